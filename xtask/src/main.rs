@@ -1,1 +1,62 @@
-fn main() {}
+//! The chores of this workspace: `cargo xtask services …` runs private database servers,
+//! `cargo xtask test` runs everything that must pass.
+//!
+//! It is written in Rust with `anyhow` as its only dependency, so that a fresh clone needs nothing
+//! but the toolchain, and building it takes seconds.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command-line tool: its output is its purpose"
+)]
+
+mod account;
+mod args;
+mod compose;
+mod engine;
+mod envfile;
+mod examples;
+mod home;
+mod install;
+mod layout;
+mod mariadb;
+mod postgres;
+mod process;
+mod program;
+mod record;
+mod server;
+mod services;
+mod step;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::args::Request;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let request = args::parse(std::env::args().skip(1))?;
+    if request == Request::Help {
+        println!("{}", args::USAGE);
+        return Ok(());
+    }
+    let layout = layout::Layout::find()?;
+    match request {
+        Request::Help => Ok(()),
+        Request::Up => services::up(&layout, &mut Vec::new()).map(|_| ()),
+        Request::Down { wipe } => services::down(&layout, wipe),
+        Request::Status => services::status(&layout),
+        Request::Test { steps, rest } => test::run(&layout, &steps, &rest),
+    }
+}

@@ -1,1 +1,2 @@
+//! The `posthaste` binary.
 fn main() {}

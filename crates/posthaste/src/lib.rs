@@ -1,1 +1,42 @@
+//! posthaste: a transactional outbox.
+//!
+//! A service that saves an order and then tells a broker can crash in between. With an outbox it writes the
+//! event in the same database transaction as the order: both exist or neither does.
+//!
+//! ```
+//! use posthaste::{Event, Outbox};
+//!
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
+//! sqlx::query("CREATE TABLE orders (id INTEGER PRIMARY KEY, total TEXT)").execute(&pool).await?;
+//! let outbox = Outbox::sqlite(pool.clone()).table("orders_outbox").build()?;
+//! outbox.migrate().await?;
+//!
+//! let mut tx = pool.begin().await?;
+//! sqlx::query("INSERT INTO orders (id, total) VALUES (1, '9.90')").execute(&mut *tx).await?;
+//! let event = Event::json("order.placed.v1", &serde_json::json!({"total": "9.90"}))?.aggregate("order", 1);
+//! let enqueued = outbox.enqueue(&mut tx, event).await?;
+//! tx.commit().await?;
+//!
+//! assert!(!enqueued.duplicate);
+//! # Ok(()) }
+//! ```
+//!
+//! | module | what is in it |
+//! |---|---|
+//! | [`event`] | the event and its rules |
+//! | [`produce`] | [`Outbox`]: events into the caller's transaction |
+//! | [`store`] | one table: claim, settle, look, purge, migrate |
+//! | [`inbox`] | [`Inbox`]: a consumer takes each event once |
 
+pub mod error;
+pub mod event;
+pub mod inbox;
+pub mod produce;
+pub mod store;
+
+pub use error::{Error, ErrorKind, Result};
+pub use event::{Event, EventBuilder, IntoEvent, TypedEvent};
+pub use inbox::Inbox;
+pub use produce::{Backend, Enqueue, Hook, Outbox};
+pub use store::{Enqueued, TableName};

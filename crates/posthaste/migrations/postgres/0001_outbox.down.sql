@@ -1,0 +1,2 @@
+DROP VIEW IF EXISTS {view};
+DROP TABLE IF EXISTS {table};

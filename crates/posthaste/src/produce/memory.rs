@@ -1,0 +1,115 @@
+//! Transactions on the outbox in memory.
+
+use uuid::Uuid;
+
+use super::backend::{Backend, Enqueue, sealed};
+use super::hooks::Hooks;
+use super::{Outbox, OutboxBuilder};
+use crate::error::Result;
+use crate::event::Event;
+use crate::store::memory::same_dedupe_key;
+use crate::store::{Enqueued, MemoryInbox, MemoryStore};
+
+/// The backend of an outbox in memory, for tests.
+#[derive(Debug, Clone, Copy)]
+pub enum Memory {}
+
+impl sealed::Sealed for Memory {}
+
+impl Backend for Memory {
+    type Store = MemoryStore;
+    type Inbox = MemoryInbox;
+}
+
+impl Outbox<Memory> {
+    /// An outbox in the process's memory, for tests.
+    pub fn memory() -> OutboxBuilder<Memory> {
+        OutboxBuilder::new(|_| Ok(MemoryStore::new()))
+    }
+
+    /// A transaction on it: what is enqueued exists from its commit on.
+    pub fn begin(&self) -> MemoryTransaction {
+        MemoryTransaction {
+            store: self.store().clone(),
+            written: Vec::new(),
+            for_hooks: Vec::new(),
+            received: Vec::new(),
+        }
+    }
+}
+
+/// A transaction on an outbox in memory; dropping it rolls back.
+#[must_use = "what is enqueued exists from the commit on"]
+pub struct MemoryTransaction {
+    store: MemoryStore,
+    written: Vec<Event>,
+    for_hooks: Vec<(Hooks, Vec<Event>)>,
+    received: Vec<(MemoryInbox, (String, Uuid))>,
+}
+
+impl std::fmt::Debug for MemoryTransaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryTransaction").field("written", &self.written.len()).finish_non_exhaustive()
+    }
+}
+
+impl MemoryTransaction {
+    /// Makes what was enqueued exist.
+    pub fn commit(mut self) {
+        self.store.write(&std::mem::take(&mut self.written));
+        for (inbox, receipt) in self.received.drain(..) {
+            inbox.write(vec![receipt]);
+        }
+        for (hooks, events) in self.for_hooks.drain(..) {
+            hooks.after_commit(&events);
+        }
+    }
+
+    /// Makes it as if nothing had been enqueued.
+    pub fn rollback(self) {}
+
+    fn find_first(&self, event: &Event) -> Option<Enqueued> {
+        let own =
+            self.written.iter().find(|written| written.id == event.id || same_dedupe_key(written, event));
+        self.store.find_first(event).or_else(|| own.map(|first| Enqueued::duplicate(first.id, None)))
+    }
+}
+
+impl Drop for MemoryTransaction {
+    fn drop(&mut self) {
+        for (hooks, events) in self.for_hooks.drain(..) {
+            hooks.after_rollback(&events);
+        }
+    }
+}
+
+impl Enqueue<Memory> for MemoryTransaction {}
+
+impl sealed::Transaction<Memory> for MemoryTransaction {
+    async fn insert(&mut self, _store: &MemoryStore, events: &[Event]) -> Result<Vec<Enqueued>> {
+        let mut answers = Vec::with_capacity(events.len());
+        for event in events {
+            answers.push(match self.find_first(event) {
+                Some(first) => first,
+                None => {
+                    self.written.push(event.clone());
+                    Enqueued::new(event.id, None)
+                }
+            });
+        }
+        Ok(answers)
+    }
+
+    async fn receive(&mut self, inbox: &MemoryInbox, consumer: &str, id: Uuid) -> Result<bool> {
+        let receipt = (consumer.to_owned(), id);
+        let seen = inbox.contains(&receipt) || self.received.iter().any(|(_, own)| *own == receipt);
+        if !seen {
+            self.received.push((inbox.clone(), receipt));
+        }
+        Ok(!seen)
+    }
+
+    fn remember(&mut self, hooks: &Hooks, events: &[Event]) {
+        self.for_hooks.push((hooks.clone(), events.to_vec()));
+    }
+}

@@ -1,0 +1,238 @@
+//! Producing: events written in the caller's own transaction, and nothing else.
+//!
+//! [`Outbox`] is the producer's handle to one table. [`Outbox::enqueue`] takes the caller's open
+//! transaction, by type: of which client library is up to the caller, a pool never fits.
+
+mod backend;
+mod hooks;
+mod memory;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod sqlx;
+mod trace;
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::event::{Event, EventRules, IntoEvent};
+use crate::store::{Enqueued, Store, TableName};
+
+pub use backend::{Backend, Enqueue};
+use hooks::Hooks;
+pub use hooks::{Hook, HookError};
+pub use memory::{Memory, MemoryTransaction};
+pub use trace::TraceContext;
+
+/// The producer's handle to one outbox table; clones share it.
+///
+/// ```
+/// use posthaste::{Event, Outbox};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = sqlx::SqlitePool::connect("sqlite::memory:").await?;
+/// # let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
+/// let outbox = Outbox::sqlite(pool.clone()).table("orders_outbox").build()?;
+/// outbox.migrate().await?;
+///
+/// let mut tx = pool.begin().await?;
+/// // … the service's own statements, on the same transaction …
+/// outbox.enqueue(&mut tx, Event::json("order.placed.v1", &42)?.aggregate("order", 42)).await?;
+/// tx.commit().await?;
+/// # Ok(()) }
+/// ```
+pub struct Outbox<B: Backend> {
+    inner: Arc<Inner<B>>,
+}
+
+struct Inner<B: Backend> {
+    store: B::Store,
+    rules: EventRules,
+    hooks: Hooks,
+    trace: trace::Source,
+}
+
+impl<B: Backend> Clone for Outbox<B> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<B: Backend> std::fmt::Debug for Outbox<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outbox").field("table", self.inner.store.table()).finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> Outbox<B> {
+    /// Writes an event in the caller's open transaction: it exists if and only if that commits.
+    ///
+    /// An event whose id, or whose namespace, topic and dedupe key, are in the table already is not written
+    /// again: the answer names the first one.
+    ///
+    /// A pool does not compile, because a pool has no transaction to be part of:
+    ///
+    /// ```compile_fail
+    /// # async fn f(outbox: posthaste::Outbox<sqlx::Sqlite>, pool: sqlx::SqlitePool, event: posthaste::Event) {
+    /// outbox.enqueue(&mut pool, event).await;
+    /// # }
+    /// ```
+    pub async fn enqueue<T: Enqueue<B> + ?Sized>(
+        &self,
+        transaction: &mut T,
+        event: impl IntoEvent,
+    ) -> Result<Enqueued> {
+        let event = event.into_event(&self.inner.rules)?;
+        let id = event.id;
+        let answers = self.write(transaction, vec![event]).await?;
+        Ok(answers.into_iter().next().unwrap_or_else(|| Enqueued::suppressed(id)))
+    }
+
+    /// Writes many events in one round trip; one answer per event, in order.
+    ///
+    /// If any of them breaks a rule, none is written.
+    pub async fn enqueue_all<T, I>(&self, transaction: &mut T, events: I) -> Result<Vec<Enqueued>>
+    where
+        T: Enqueue<B> + ?Sized,
+        I: IntoIterator<Item: IntoEvent>,
+    {
+        let events = events
+            .into_iter()
+            .map(|event| event.into_event(&self.inner.rules))
+            .collect::<Result<Vec<_>>>()?;
+        self.write(transaction, events).await
+    }
+
+    async fn write<T: Enqueue<B> + ?Sized>(
+        &self,
+        transaction: &mut T,
+        mut events: Vec<Event>,
+    ) -> Result<Vec<Enqueued>> {
+        self.inner.trace.add_to(&mut events);
+        let given: Vec<_> = events.iter().map(|event| event.id).collect();
+        if self.inner.hooks.is_empty() {
+            return if events.is_empty() {
+                Ok(Vec::new())
+            } else {
+                transaction.insert(&self.inner.store, &events).await
+            };
+        }
+        let events = self.inner.hooks.before_write(events)?;
+        events.iter().try_for_each(|event| self.inner.rules.check(event))?;
+        let written = if events.is_empty() {
+            Vec::new()
+        } else {
+            transaction.insert(&self.inner.store, &events).await?
+        };
+        transaction.remember(&self.inner.hooks, &events);
+        self.inner.hooks.after_write(&events);
+        // One answer per event given: hooks may have taken some out and put others in.
+        let mut answers: Vec<(uuid::Uuid, Enqueued)> =
+            events.iter().map(|event| event.id).zip(written).collect();
+        Ok(given
+            .into_iter()
+            .map(|id| match answers.iter().position(|(written, _)| *written == id) {
+                Some(at) => answers.swap_remove(at).1,
+                None => Enqueued::suppressed(id),
+            })
+            .collect())
+    }
+
+    /// Creates the table, or brings it to the newest version; any number may try at once.
+    pub async fn migrate(&self) -> Result<Vec<u32>> {
+        self.inner.store.migrate_up().await
+    }
+
+    /// The table's store: claim, settle, look, purge.
+    pub fn store(&self) -> &B::Store {
+        &self.inner.store
+    }
+
+    /// The table's name.
+    pub fn table(&self) -> &TableName {
+        self.inner.store.table()
+    }
+
+    /// The rules its events follow, for building them ahead of time.
+    pub fn rules(&self) -> &EventRules {
+        &self.inner.rules
+    }
+}
+
+/// The making of an [`Outbox`].
+///
+/// | setting | default | why |
+/// |---|---|---|
+/// | `table` | `outbox` | one table is enough for most services |
+/// | `max_payload` | 1 MiB | brokers' usual limit |
+/// | `strict_topics` | off | `<module>.<aggregate>.<event>.vN` suits teams that version topics by name |
+/// | `hook` | none | |
+/// | `trace_context` | the current OpenTelemetry span, where that feature is on | |
+#[must_use = "an outbox is made by `build`"]
+pub struct OutboxBuilder<B: Backend> {
+    open: Box<dyn FnOnce(TableName) -> Result<B::Store> + Send>,
+    table: String,
+    rules: EventRules,
+    hooks: Hooks,
+    trace: trace::Source,
+}
+
+impl<B: Backend> std::fmt::Debug for OutboxBuilder<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OutboxBuilder")
+            .field("table", &self.table)
+            .field("rules", &self.rules)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: Backend> OutboxBuilder<B> {
+    fn new(open: impl FnOnce(TableName) -> Result<B::Store> + Send + 'static) -> Self {
+        Self {
+            open: Box::new(open),
+            table: TableName::default().to_string(),
+            rules: EventRules::default(),
+            hooks: Hooks::default(),
+            trace: trace::Source::default(),
+        }
+    }
+
+    /// The table, with its schema if need be.
+    pub fn table(mut self, name: impl Into<String>) -> Self {
+        self.table = name.into();
+        self
+    }
+
+    /// Most bytes a payload may have.
+    pub fn max_payload(mut self, bytes: usize) -> Self {
+        self.rules.max_payload = bytes;
+        self
+    }
+
+    /// Demands topics of the form `<module>.<aggregate>.<event>.vN`.
+    pub fn strict_topics(mut self) -> Self {
+        self.rules.strict_topics = true;
+        self
+    }
+
+    /// Adds a hook around every write; hooks run in the order they were added.
+    pub fn hook(mut self, hook: impl Hook) -> Self {
+        self.hooks.push(Arc::new(hook));
+        self
+    }
+
+    /// Where to ask for the current trace, instead of OpenTelemetry's current span.
+    pub fn trace_context(
+        mut self,
+        current: impl Fn() -> Option<TraceContext> + Send + Sync + 'static,
+    ) -> Self {
+        self.trace = trace::Source::new(current);
+        self
+    }
+
+    /// The outbox; nothing is connected to yet.
+    pub fn build(self) -> Result<Outbox<B>> {
+        let store = (self.open)(self.table.parse()?)?;
+        Ok(Outbox {
+            inner: Arc::new(Inner { store, rules: self.rules, hooks: self.hooks, trace: self.trace }),
+        })
+    }
+}

@@ -1,0 +1,165 @@
+//! An event as the values of its columns, the same for every client library.
+
+use time::OffsetDateTime;
+use time::format_description::BorrowedFormatItem;
+use time::macros::format_description;
+use uuid::Uuid;
+
+use super::settlement::micros;
+use crate::event::{Available, Event, Headers, Payload};
+
+/// How a time is given to a database as text: UTC, without a zone.
+const TIME: &[BorrowedFormatItem<'static>] =
+    format_description!("[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:6]");
+
+/// The values an insert binds.
+pub(crate) struct Columns<'a> {
+    pub(crate) id: Uuid,
+    pub(crate) topic: &'a str,
+    pub(crate) event_type: Option<&'a str>,
+    pub(crate) aggregate_type: Option<&'a str>,
+    pub(crate) aggregate_id: Option<&'a str>,
+    pub(crate) namespace: &'a str,
+    pub(crate) tenant_id: Option<&'a str>,
+    pub(crate) dedupe_key: Option<&'a str>,
+    pub(crate) content_type: Option<&'a str>,
+    pub(crate) headers: Option<String>,
+    pub(crate) payload: Option<&'a str>,
+    pub(crate) payload_bytes: Option<&'a [u8]>,
+    pub(crate) version: i32,
+    /// `None`: the database's clock.
+    pub(crate) occurred_at: Option<OffsetDateTime>,
+    /// `None`: the database's clock and the delay.
+    pub(crate) available_at: Option<OffsetDateTime>,
+    /// Microseconds.
+    pub(crate) delay: i64,
+}
+
+impl<'a> Columns<'a> {
+    /// The columns of an event.
+    pub(crate) fn of(event: &'a Event) -> Self {
+        let (available_at, delay) = match event.available {
+            Available::Now => (None, 0),
+            Available::After(delay) => (None, micros(delay)),
+            Available::At(at) => (Some(at), 0),
+        };
+        Self {
+            id: event.id,
+            topic: &event.topic,
+            event_type: event.event_type.as_deref(),
+            aggregate_type: event.aggregate_type.as_deref(),
+            aggregate_id: event.aggregate_id.as_deref(),
+            namespace: &event.namespace,
+            tenant_id: event.tenant_id.as_deref(),
+            dedupe_key: event.dedupe_key.as_deref(),
+            content_type: event.payload.stored_content_type(),
+            headers: headers_text(&event.headers),
+            payload: event.payload.as_json(),
+            payload_bytes: event.payload.as_binary(),
+            version: i32::try_from(event.version).unwrap_or(i32::MAX),
+            occurred_at: event.occurred_at,
+            available_at,
+            delay,
+        }
+    }
+
+    /// About how many bytes it adds to a statement.
+    pub(crate) fn size(&self) -> usize {
+        const REST: usize = 512;
+        REST + self.payload.map_or(0, str::len)
+            + self.payload_bytes.map_or(0, <[u8]>::len)
+            + self.headers.as_ref().map_or(0, String::len)
+    }
+}
+
+/// Splits events into runs that fit one statement.
+pub(crate) fn chunks(events: &[Event], most_rows: usize) -> Vec<Vec<Columns<'_>>> {
+    /// Below every server's default limit for one packet or message.
+    const MOST_BYTES: usize = 8 * 1024 * 1024;
+    let mut chunks: Vec<Vec<Columns<'_>>> = Vec::new();
+    let mut bytes = 0;
+    for columns in events.iter().map(Columns::of) {
+        let size = columns.size();
+        match chunks.last_mut() {
+            Some(chunk) if chunk.len() < most_rows && bytes + size <= MOST_BYTES => {
+                bytes += size;
+                chunk.push(columns);
+            }
+            _ => {
+                bytes = size;
+                chunks.push(vec![columns]);
+            }
+        }
+    }
+    chunks
+}
+
+/// A time as text, in UTC.
+pub(crate) fn time_text(at: OffsetDateTime) -> String {
+    // Formatting into a string with a checked format only fails for years beyond 9999, which events refuse.
+    at.to_offset(time::UtcOffset::UTC).format(TIME).unwrap_or_default()
+}
+
+fn headers_text(headers: &Headers) -> Option<String> {
+    if headers.is_empty() { None } else { serde_json::to_string(headers).ok() }
+}
+
+/// What a row says of an event, on its way back.
+pub(crate) struct StoredColumns {
+    pub(crate) id: Uuid,
+    pub(crate) topic: String,
+    pub(crate) event_type: Option<String>,
+    pub(crate) aggregate_type: Option<String>,
+    pub(crate) aggregate_id: Option<String>,
+    pub(crate) namespace: String,
+    pub(crate) tenant_id: Option<String>,
+    pub(crate) dedupe_key: Option<String>,
+    pub(crate) content_type: Option<String>,
+    pub(crate) headers: Option<String>,
+    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) payload_bytes: Option<Vec<u8>>,
+    pub(crate) version: i32,
+    pub(crate) occurred_at: OffsetDateTime,
+    pub(crate) available_at: OffsetDateTime,
+}
+
+impl StoredColumns {
+    /// The event, or why it cannot be read.
+    pub(crate) fn into_event(self) -> Result<Event, String> {
+        let headers = match self.headers {
+            None => Headers::new(),
+            Some(text) => serde_json::from_str(&text)
+                .map_err(|error| format!("undecodable: headers are not an object of strings ({error})"))?,
+        };
+        let payload = match (self.payload, self.payload_bytes) {
+            (Some(text), None) => Payload::json(text),
+            (None, Some(bytes)) => Payload::binary(
+                self.content_type.unwrap_or_else(|| "application/octet-stream".to_owned()),
+                bytes,
+            ),
+            _ => return Err("undecodable: exactly one of payload and payload_bytes must be set".to_owned()),
+        };
+        let version =
+            u32::try_from(self.version).map_err(|_| format!("undecodable: version is {}", self.version))?;
+        Ok(Event {
+            id: self.id,
+            topic: self.topic,
+            event_type: self.event_type,
+            aggregate_type: self.aggregate_type,
+            aggregate_id: self.aggregate_id,
+            namespace: self.namespace,
+            tenant_id: self.tenant_id,
+            dedupe_key: self.dedupe_key,
+            payload,
+            headers,
+            version,
+            occurred_at: Some(self.occurred_at),
+            available: Available::At(self.available_at),
+        })
+    }
+}
+
+/// Why a column could not be read, in the words that are stored.
+pub(crate) fn undecodable(column: &str, error: impl std::fmt::Display) -> String {
+    format!("undecodable: column {column}: {error}")
+}

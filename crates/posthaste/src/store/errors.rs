@@ -1,0 +1,67 @@
+//! What the databases' errors have in common.
+
+use sqlx::Error as SqlxError;
+
+use super::TableName;
+use crate::error::{Error, ErrorKind};
+
+/// The kind of an error that did not come from the server.
+pub(crate) fn client_kind(error: &SqlxError) -> ErrorKind {
+    match error {
+        SqlxError::Io(_)
+        | SqlxError::Tls(_)
+        | SqlxError::PoolTimedOut
+        | SqlxError::PoolClosed
+        | SqlxError::WorkerCrashed => ErrorKind::Unreachable,
+        SqlxError::ColumnNotFound(_)
+        | SqlxError::ColumnDecode { .. }
+        | SqlxError::ColumnIndexOutOfBounds { .. } => ErrorKind::SchemaMismatch,
+        SqlxError::Configuration(_) => ErrorKind::InvalidSetting,
+        _ => ErrorKind::Database,
+    }
+}
+
+/// What happened to this table, in one sentence.
+pub(crate) fn message(kind: &ErrorKind, table: &TableName, said: &str) -> String {
+    match kind {
+        ErrorKind::TableMissing => format!("table {table} does not exist"),
+        ErrorKind::SchemaMismatch => format!("table {table} is not as its migrations make it ({said})"),
+        ErrorKind::ReadOnly => format!("table {table} cannot be written to ({said})"),
+        ErrorKind::PayloadNotJson => {
+            format!("table {table} refused the event: its JSON is not valid ({said})")
+        }
+        ErrorKind::Constraint => format!("table {table} refused the row ({said})"),
+        ErrorKind::Conflict => format!("the transaction on table {table} lost against another ({said})"),
+        ErrorKind::AccessDenied => format!("access to table {table} was denied ({said})"),
+        ErrorKind::Unreachable => format!("the database of table {table} cannot be reached ({said})"),
+        _ => format!("the database failed on table {table} ({said})"),
+    }
+}
+
+/// An error on the way to the database: what the server said, or that it cannot be reached.
+pub(crate) fn connecting(
+    error: SqlxError,
+    table: &TableName,
+    database: &str,
+    kind_of_code: impl Fn(&str) -> Option<ErrorKind>,
+) -> Error {
+    let (kind, said) = match &error {
+        SqlxError::Database(db) => (
+            db.code().and_then(|code| kind_of_code(&code)).unwrap_or(ErrorKind::Unreachable),
+            db.message().to_owned(),
+        ),
+        SqlxError::Configuration(_) => (ErrorKind::InvalidSetting, "the URL cannot be read".to_owned()),
+        other => (ErrorKind::Unreachable, other.to_string()),
+    };
+    Error::new(kind, format!("cannot connect to {database} for table {table} ({said})")).because(error)
+}
+
+/// A refused row whose JSON is not valid is that, by the name of the constraint.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn of_constraint(kind: ErrorKind, said: &str) -> ErrorKind {
+    if kind == ErrorKind::Constraint && said.contains("_json_check") {
+        ErrorKind::PayloadNotJson
+    } else {
+        kind
+    }
+}

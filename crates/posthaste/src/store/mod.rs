@@ -1,0 +1,192 @@
+//! The store: every SQL statement of posthaste, behind one trait.
+//!
+//! A store keeps one outbox table. Producers insert into it inside their own transactions (see
+//! [`Outbox`](crate::Outbox)); a relay claims, extends and settles; operators look, replay, discard and
+//! purge. Each database is a directory with the same files in the same order; knowing one is knowing all:
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `mod.rs` | the store, its statements rendered once for its table |
+//! | `insert.rs` | events into the table, duplicates found |
+//! | `queue.rs` | row leases: claim, extend, settle |
+//! | `admin.rs` | look, count, replay, discard, purge |
+//! | `schema.rs` | migrations under a lock, validation against the live table |
+//! | `inbox.rs` | what a consumer has already taken |
+//! | `errors.rs` | which of its errors is which kind |
+//!
+//! All times stored or compared are the database's own clock.
+
+mod claim;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) mod columns;
+mod connect;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) mod errors;
+mod filter;
+mod inbox;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) mod insert;
+mod lease;
+pub(crate) mod memory;
+pub(crate) mod migrate;
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+mod purge;
+mod record;
+mod settlement;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) mod statement;
+mod table;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::error::Result;
+use crate::event::Event;
+
+pub use claim::{AttemptLimits, Buried, Claim, Claimed, ClaimedBatch, Mark};
+pub use connect::{Dialect, connect};
+pub use filter::{Filter, Page, Status};
+pub use inbox::{InboxStore, MemoryInbox};
+pub use lease::{Lease, WorkerId};
+pub use memory::MemoryStore;
+pub use migrate::{Difference, MigrationState, migration_sql};
+#[cfg(feature = "mysql")]
+pub use mysql::{MySqlStore, inbox::MySqlInbox};
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresStore, inbox::PostgresInbox};
+pub use purge::{Ending, Purge};
+pub use record::{Count, Record, Stats};
+pub use settlement::{Keep, Settled, Settlement, Verdict};
+#[cfg(feature = "sqlite")]
+pub use sqlite::{SqliteStore, inbox::SqliteInbox};
+pub use table::TableName;
+
+/// What became of an event given to `enqueue`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Enqueued {
+    /// The event's id; for a duplicate, the first one's.
+    pub id: Uuid,
+    /// Its place in the table, where the database says so without another round trip.
+    pub sequence: Option<i64>,
+    /// Whether an event with the same id, or the same namespace, topic and dedupe key, was there already:
+    /// then nothing was written.
+    pub duplicate: bool,
+    /// Whether a producer hook took the event out: then nothing was written.
+    pub suppressed: bool,
+}
+
+impl Enqueued {
+    pub(crate) fn new(id: Uuid, sequence: Option<i64>) -> Self {
+        Self { id, sequence, duplicate: false, suppressed: false }
+    }
+
+    pub(crate) fn duplicate(id: Uuid, sequence: Option<i64>) -> Self {
+        Self { id, sequence, duplicate: true, suppressed: false }
+    }
+
+    pub(crate) fn suppressed(id: Uuid) -> Self {
+        Self { id, sequence: None, duplicate: false, suppressed: true }
+    }
+}
+
+/// One outbox table.
+///
+/// Claim, extend and settle are all one needs to write a delivery loop of one's own:
+///
+/// ```
+/// use posthaste::store::{Claim, MemoryStore, Settlement, Store, WorkerId};
+/// # use posthaste::Event;
+/// # async fn deliver(_: &Event) -> Result<(), std::io::Error> { Ok(()) }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste::Result<()> {
+/// let store = MemoryStore::new();
+/// store.insert(&[Event::json("order.placed.v1", &42)?.build()?]).await?;
+///
+/// let batch = store.claim(&Claim::by(WorkerId::unique())).await?;
+/// let mut settlements = Vec::new();
+/// for claimed in batch.events {
+///     settlements.push(match deliver(&claimed.event).await {
+///         Ok(()) => Settlement::delivered(claimed.lease),
+///         Err(error) => Settlement::retry(claimed.lease, std::time::Duration::from_secs(1), error.to_string()),
+///     });
+/// }
+/// assert_eq!(store.settle(&settlements, Default::default()).await?.written, 1);
+/// # Ok(()) }
+/// ```
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// The table's name.
+    fn table(&self) -> &TableName;
+
+    /// The kind of database it is in.
+    fn dialect(&self) -> Dialect;
+
+    /// The database's clock.
+    async fn now(&self) -> Result<OffsetDateTime>;
+
+    // Produce.
+
+    /// Writes events in a transaction of the store's own; one answer per event, in order.
+    async fn insert(&self, events: &[Event]) -> Result<Vec<Enqueued>>;
+
+    // Deliver.
+
+    /// Leases claimable events to a worker, counting the attempt. Rows whose last allowed attempt was never
+    /// settled, and rows that cannot be read, become dead instead and never stop the batch.
+    async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch>;
+
+    /// Makes leases last this long from now; answers with the events whose lease was lost.
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>>;
+
+    /// Writes how leased events ended; only who holds the lease succeeds.
+    async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled>;
+
+    // Operate.
+
+    /// One row.
+    async fn get(&self, id: Uuid) -> Result<Option<Record>>;
+
+    /// A page of the rows that fit.
+    async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>>;
+
+    /// How many fit, counting no further than `cap`.
+    async fn count(&self, filter: &Filter, cap: u32) -> Result<Count>;
+
+    /// The state of the table, counting no further than `cap`.
+    async fn stats(&self, cap: u32) -> Result<Stats>;
+
+    /// Makes dead events that fit pending again, with their attempts reset and their last error kept; at
+    /// most `limit`, oldest first. Answers with how many.
+    async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64>;
+
+    /// Deletes dead events that fit; at most `limit`, oldest first. Answers with how many.
+    async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64>;
+
+    /// Deletes settled events past their retention. Answers with how many.
+    async fn purge(&self, purge: Purge) -> Result<u64>;
+
+    // Schema.
+
+    /// Brings the table to the newest version, creating it if need be; any number may try at once. Answers
+    /// with the versions applied by this call.
+    async fn migrate_up(&self) -> Result<Vec<u32>>;
+
+    /// Reverts migrations above `target`; 0 drops the table and every event in it. Answers with the
+    /// versions reverted by this call.
+    async fn migrate_down(&self, target: u32) -> Result<Vec<u32>>;
+
+    /// Which migrations the table has.
+    async fn migrations(&self) -> Result<Vec<MigrationState>>;
+
+    /// How the live table differs from what its migrations make; empty if it does not.
+    async fn validate(&self) -> Result<Vec<Difference>>;
+}

@@ -1,0 +1,210 @@
+//! What operators do: look, count, replay, discard, purge.
+
+use std::time::Duration;
+
+use sqlx::mysql::{MySqlPool, MySqlRow};
+use sqlx::{MySql, QueryBuilder, Row};
+use time::PrimitiveDateTime;
+use uuid::Uuid;
+
+use super::{EVENT_COLUMNS, begin, decode, stored_time};
+use crate::store::filter::like_pattern;
+use crate::store::settlement::micros;
+use crate::store::{Count, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
+
+/// Behind [`EVENT_COLUMNS`], in the order of [`read_record`].
+const RECORD_COLUMNS: &str =
+    "seq, attempts, created_at, locked_by, locked_until, settled_at, last_error, outcome, UTC_TIMESTAMP(6)";
+
+/// One row.
+pub(super) async fn get(pool: &MySqlPool, table: &TableName, id: Uuid) -> sqlx::Result<Option<Record>> {
+    let mut query = select(table);
+    query.push(" WHERE id = ").push_bind(id);
+    query.build().fetch_optional(pool).await?.map(|row| read_record(&row)).transpose()
+}
+
+/// A page in the order of the ids.
+pub(super) async fn list(
+    pool: &MySqlPool,
+    table: &TableName,
+    filter: &Filter,
+    page: Page,
+) -> sqlx::Result<Vec<Record>> {
+    let mut query = select(table);
+    query.push(" WHERE true");
+    push_filter(&mut query, filter);
+    if let Some(id) = page.after {
+        query.push(if page.newest_first { " AND id < " } else { " AND id > " }).push_bind(id);
+    }
+    query.push(if page.newest_first { " ORDER BY id DESC LIMIT " } else { " ORDER BY id LIMIT " });
+    query.push_bind(i64::from(page.limit));
+    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+}
+
+/// Counts what fits among at most `cap` rows of the state in question.
+pub(super) async fn count(
+    pool: &MySqlPool,
+    table: &TableName,
+    filter: &Filter,
+    cap: u32,
+) -> sqlx::Result<Count> {
+    let mut query = QueryBuilder::new("SELECT COUNT(*), COUNT(CASE WHEN true");
+    push_filter(&mut query, filter);
+    query.push(" THEN 1 END) FROM (SELECT * FROM ").push(table.quoted('`'));
+    query.push(match filter.status {
+        Some(Status::Pending | Status::Processing) => {
+            " WHERE outcome IS NULL ORDER BY available_at, seq LIMIT "
+        }
+        Some(Status::Delivered) => " WHERE outcome = 'delivered' ORDER BY id LIMIT ",
+        Some(Status::Dead) => " WHERE outcome = 'dead' ORDER BY id LIMIT ",
+        None => " ORDER BY id LIMIT ",
+    });
+    query.push_bind(i64::from(cap) + 1).push(") AS looked_at");
+    let row = query.build().fetch_one(pool).await?;
+    Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
+}
+
+/// Looks at no more than `cap` rows of each kind, through the index on their outcome.
+pub(super) async fn stats(pool: &MySqlPool, table: &TableName, cap: u32) -> sqlx::Result<Stats> {
+    let table = table.quoted('`');
+    let mut query = QueryBuilder::new(
+        "SELECT COUNT(*), COUNT(CASE WHEN locked_until > UTC_TIMESTAMP(6) THEN 1 END), (SELECT COUNT(*) FROM (SELECT 1 FROM ",
+    );
+    query
+        .push(&table)
+        .push(" WHERE outcome = 'dead' LIMIT ")
+        .push_bind(i64::from(cap) + 1)
+        .push(") AS dead)");
+    query.push(", (SELECT TIMESTAMPDIFF(MICROSECOND, available_at, UTC_TIMESTAMP(6)) FROM ").push(&table);
+    query.push(
+        " WHERE outcome IS NULL AND available_at <= UTC_TIMESTAMP(6) ORDER BY available_at, seq LIMIT 1)",
+    );
+    query.push(" FROM (SELECT locked_until FROM ").push(&table);
+    query
+        .push(" WHERE outcome IS NULL ORDER BY available_at, seq LIMIT ")
+        .push_bind(i64::from(cap) + 1)
+        .push(") AS open");
+    let row = query.build().fetch_one(pool).await?;
+    let (open, processing): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(Stats {
+        pending: Count::among(open, open - processing, cap),
+        processing: Count::among(open, processing, cap),
+        dead: Count::of(row.try_get(2)?, cap),
+        oldest_age: row
+            .try_get::<Option<i64>, _>(3)?
+            .map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())),
+    })
+}
+
+/// Dead rows become pending, their error kept.
+pub(super) async fn replay(
+    pool: &MySqlPool,
+    table: &TableName,
+    filter: &Filter,
+    limit: u32,
+) -> sqlx::Result<u64> {
+    let mut query = QueryBuilder::new("UPDATE ");
+    query.push(table.quoted('`'));
+    query.push(" SET outcome = NULL, settled_at = NULL, attempts = 0, available_at = UTC_TIMESTAMP(6), locked_by = NULL, locked_until = NULL");
+    push_dead(&mut query, filter, limit);
+    execute(pool, query).await
+}
+
+/// Dead rows are deleted.
+pub(super) async fn discard(
+    pool: &MySqlPool,
+    table: &TableName,
+    filter: &Filter,
+    limit: u32,
+) -> sqlx::Result<u64> {
+    let mut query = QueryBuilder::new("DELETE FROM ");
+    query.push(table.quoted('`'));
+    push_dead(&mut query, filter, limit);
+    execute(pool, query).await
+}
+
+/// Settled rows past their retention are deleted. A row is settled after it became available, so the claim
+/// index finds the candidates.
+pub(super) async fn purge(pool: &MySqlPool, table: &TableName, purge: Purge) -> sqlx::Result<u64> {
+    let age = micros(purge.older_than);
+    let mut query = QueryBuilder::new("DELETE FROM ");
+    query.push(table.quoted('`'));
+    query.push(match purge.ending {
+        Ending::Delivered => " WHERE outcome = 'delivered'",
+        Ending::Dead => " WHERE outcome = 'dead'",
+    });
+    query.push(" AND available_at <= UTC_TIMESTAMP(6) - INTERVAL ").push_bind(age).push(" MICROSECOND");
+    query.push(" AND settled_at <= UTC_TIMESTAMP(6) - INTERVAL ").push_bind(age).push(" MICROSECOND");
+    query.push(" ORDER BY available_at, seq LIMIT ").push_bind(purge.limit);
+    execute(pool, query).await
+}
+
+/// Executes in a transaction that locks no gaps.
+async fn execute(pool: &MySqlPool, mut query: QueryBuilder<MySql>) -> sqlx::Result<u64> {
+    let mut tx = begin(pool).await?;
+    let done = query.build().execute(&mut *tx).await?;
+    tx.commit().await?;
+    Ok(done.rows_affected())
+}
+
+fn select(table: &TableName) -> QueryBuilder<MySql> {
+    let mut query = QueryBuilder::new("SELECT ");
+    query.push(EVENT_COLUMNS).push(", ").push(RECORD_COLUMNS).push(" FROM ").push(table.quoted('`'));
+    query
+}
+
+fn push_dead(query: &mut QueryBuilder<MySql>, filter: &Filter, limit: u32) {
+    query.push(" WHERE outcome = 'dead'");
+    push_filter(query, filter);
+    query.push(" ORDER BY id LIMIT ").push_bind(limit);
+}
+
+fn push_filter(query: &mut QueryBuilder<MySql>, filter: &Filter) {
+    if let Some(id) = filter.id {
+        query.push(" AND id = ").push_bind(id);
+    }
+    match filter.status {
+        Some(Status::Pending) => {
+            query.push(" AND outcome IS NULL AND (locked_until IS NULL OR locked_until <= UTC_TIMESTAMP(6))")
+        }
+        Some(Status::Processing) => query.push(" AND outcome IS NULL AND locked_until > UTC_TIMESTAMP(6)"),
+        Some(Status::Delivered) => query.push(" AND outcome = 'delivered'"),
+        Some(Status::Dead) => query.push(" AND outcome = 'dead'"),
+        None => query,
+    };
+    if let Some(topic) = &filter.topic {
+        match like_pattern(topic) {
+            Some(pattern) => query.push(" AND topic LIKE ").push_bind(pattern).push(" ESCAPE '!'"),
+            None => query.push(" AND topic = ").push_bind(topic.clone()),
+        };
+    }
+    for (column, value) in filter.texts() {
+        query.push(format_args!(" AND {column} = ")).push_bind(value.to_owned());
+    }
+    for (comparison, at) in filter.times() {
+        query.push(format_args!(" AND {comparison} ")).push_bind(stored_time(at));
+    }
+}
+
+fn read_record(row: &MySqlRow) -> sqlx::Result<Record> {
+    let time = |at: usize| {
+        Ok::<_, sqlx::Error>(
+            row.try_get::<Option<PrimitiveDateTime>, _>(at)?.map(PrimitiveDateTime::assume_utc),
+        )
+    };
+    let locked_until = time(19)?;
+    let outcome: Option<&str> = row.try_get(22)?;
+    Ok(Record {
+        id: row.try_get(0)?,
+        sequence: row.try_get(15)?,
+        status: Status::read(outcome, locked_until, row.try_get::<PrimitiveDateTime, _>(23)?.assume_utc()),
+        attempts: u32::try_from(row.try_get::<i32, _>(16)?).unwrap_or(0),
+        locked_by: row.try_get(18)?,
+        locked_until,
+        created_at: row.try_get::<PrimitiveDateTime, _>(17)?.assume_utc(),
+        available_at: row.try_get::<PrimitiveDateTime, _>(14)?.assume_utc(),
+        settled_at: time(20)?,
+        last_error: row.try_get(21)?,
+        event: decode(row),
+    })
+}

@@ -1,0 +1,219 @@
+//! MySQL and MariaDB: row leases with `FOR UPDATE SKIP LOCKED`; neither can return what it updates, so a claim
+//! and a settlement are short transactions.
+
+mod admin;
+pub(crate) mod errors;
+pub(crate) mod inbox;
+pub(crate) mod insert;
+mod queue;
+pub(crate) mod schema;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions, MySqlRow};
+use sqlx::{MySql, Row, Transaction};
+use time::{OffsetDateTime, PrimitiveDateTime};
+use uuid::Uuid;
+
+use super::columns::{StoredColumns, undecodable};
+use super::insert::insert;
+use super::migrate::Family;
+use super::settlement::{lost, rounds};
+use super::{
+    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState, Page,
+    Purge, Record, Settled, Settlement, Stats, Store, TableName,
+};
+use crate::error::Result;
+use crate::event::Event;
+
+/// The columns an event is read from, in the order of [`decode`].
+pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
+     content_type, headers, payload, payload_bytes, version, occurred_at, available_at";
+
+/// An outbox table in MySQL or MariaDB.
+#[derive(Debug, Clone)]
+pub struct MySqlStore {
+    pool: MySqlPool,
+    table: TableName,
+    statements: Arc<Statements>,
+}
+
+/// Every statement on the table that is always the same.
+#[derive(Debug)]
+struct Statements {
+    insert: insert::Statements,
+    queue: queue::Statements,
+}
+
+impl MySqlStore {
+    /// The store of this table, on the caller's pool.
+    pub fn new(pool: MySqlPool, table: TableName) -> Self {
+        let statements = Arc::new(Statements {
+            insert: insert::Statements::new(&table),
+            queue: queue::Statements::new(&table),
+        });
+        Self { pool, table, statements }
+    }
+
+    /// The store of this table, on a pool of its own.
+    pub async fn connect(url: &str, table: TableName) -> Result<Self> {
+        let options: MySqlConnectOptions = url.parse().map_err(|error| errors::connecting(error, &table))?;
+        let pool = MySqlPoolOptions::new()
+            .max_connections(8)
+            .acquire_timeout(Duration::from_secs(10))
+            .connect_with(options)
+            .await
+            .map_err(|error| errors::connecting(error, &table))?;
+        Ok(Self::new(pool, table))
+    }
+
+    /// The statements that write events, for the producers.
+    pub(crate) fn insert_statements(&self) -> &insert::Statements {
+        &self.statements.insert
+    }
+
+    fn error(&self, error: sqlx::Error) -> crate::Error {
+        errors::classify(error, &self.table)
+    }
+}
+
+#[async_trait]
+impl Store for MySqlStore {
+    fn table(&self) -> &TableName {
+        &self.table
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::MySql
+    }
+
+    async fn now(&self) -> Result<OffsetDateTime> {
+        let now: PrimitiveDateTime = sqlx::query_scalar("SELECT UTC_TIMESTAMP(6)")
+            .fetch_one(&self.pool)
+            .await
+            .map_err(|e| self.error(e))?;
+        Ok(now.assume_utc())
+    }
+
+    async fn insert(&self, events: &[Event]) -> Result<Vec<Enqueued>> {
+        let mut tx = self.pool.begin().await.map_err(|e| self.error(e))?;
+        let enqueued =
+            insert(insert::Client { connection: &mut tx, statements: &self.statements.insert }, events)
+                .await?;
+        tx.commit().await.map_err(|e| self.error(e))?;
+        Ok(enqueued)
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch> {
+        queue::claim(&self.pool, &self.statements.queue, claim).await.map_err(|e| self.error(e))
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
+        let mut gone = Vec::new();
+        for round in rounds(leases, Lease::id) {
+            let extended = queue::extend(&self.pool, &self.statements.queue, &round, length)
+                .await
+                .map_err(|e| self.error(e))?;
+            gone.append(&mut lost(round.iter().map(|lease| lease.id), &extended));
+        }
+        Ok(gone)
+    }
+
+    async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {
+        let mut settled = Settled::default();
+        for round in rounds(settlements, |s| s.lease.id) {
+            let written = queue::settle(&self.pool, &self.statements.queue, &round, keep)
+                .await
+                .map_err(|e| self.error(e))?;
+            settled.add(&round, &written);
+        }
+        Ok(settled)
+    }
+
+    async fn get(&self, id: Uuid) -> Result<Option<Record>> {
+        admin::get(&self.pool, &self.table, id).await.map_err(|e| self.error(e))
+    }
+
+    async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
+        admin::list(&self.pool, &self.table, filter, page).await.map_err(|e| self.error(e))
+    }
+
+    async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
+        admin::count(&self.pool, &self.table, filter, cap).await.map_err(|e| self.error(e))
+    }
+
+    async fn stats(&self, cap: u32) -> Result<Stats> {
+        admin::stats(&self.pool, &self.table, cap).await.map_err(|e| self.error(e))
+    }
+
+    async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        admin::replay(&self.pool, &self.table, filter, limit).await.map_err(|e| self.error(e))
+    }
+
+    async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        admin::discard(&self.pool, &self.table, filter, limit).await.map_err(|e| self.error(e))
+    }
+
+    async fn purge(&self, purge: Purge) -> Result<u64> {
+        admin::purge(&self.pool, &self.table, purge).await.map_err(|e| self.error(e))
+    }
+
+    async fn migrate_up(&self) -> Result<Vec<u32>> {
+        schema::up(&self.pool, &self.table, Family::Outbox).await
+    }
+
+    async fn migrate_down(&self, target: u32) -> Result<Vec<u32>> {
+        schema::down(&self.pool, &self.table, Family::Outbox, target).await
+    }
+
+    async fn migrations(&self) -> Result<Vec<MigrationState>> {
+        schema::states(&self.pool, &self.table, Family::Outbox).await
+    }
+
+    async fn validate(&self) -> Result<Vec<Difference>> {
+        schema::validate(&self.pool, &self.table).await
+    }
+}
+
+/// A transaction that locks the rows it reads and no gaps between them, so that producers never wait for it.
+async fn begin(pool: &MySqlPool) -> sqlx::Result<Transaction<'static, MySql>> {
+    pool.begin_with("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION").await
+}
+
+/// The event of a row that begins with [`EVENT_COLUMNS`], or why it cannot be read.
+fn decode(row: &MySqlRow) -> Result<Event, String> {
+    fn column<'r, T: sqlx::Decode<'r, MySql> + sqlx::Type<MySql>>(
+        row: &'r MySqlRow,
+        at: usize,
+        name: &str,
+    ) -> Result<T, String> {
+        row.try_get(at).map_err(|error| undecodable(name, error))
+    }
+    let time = |at, name| Ok::<_, String>(column::<PrimitiveDateTime>(row, at, name)?.assume_utc());
+    StoredColumns {
+        id: column(row, 0, "id")?,
+        topic: column(row, 1, "topic")?,
+        event_type: column(row, 2, "event_type")?,
+        aggregate_type: column(row, 3, "aggregate_type")?,
+        aggregate_id: column(row, 4, "aggregate_id")?,
+        namespace: column(row, 5, "namespace")?,
+        tenant_id: column(row, 6, "tenant_id")?,
+        dedupe_key: column(row, 7, "dedupe_key")?,
+        content_type: column(row, 8, "content_type")?,
+        headers: column(row, 9, "headers")?,
+        payload: column::<Option<String>>(row, 10, "payload")?.map(String::into_bytes),
+        payload_bytes: column(row, 11, "payload_bytes")?,
+        version: column(row, 12, "version")?,
+        occurred_at: time(13, "occurred_at")?,
+        available_at: time(14, "available_at")?,
+    }
+    .into_event()
+}
+
+/// A time as it is stored: in UTC, without a zone.
+fn stored_time(at: OffsetDateTime) -> PrimitiveDateTime {
+    let at = at.to_offset(time::UtcOffset::UTC);
+    PrimitiveDateTime::new(at.date(), at.time())
+}

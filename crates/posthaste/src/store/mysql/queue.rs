@@ -1,0 +1,234 @@
+//! Row leases in short transactions: read and lock, then write.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sqlx::Row;
+use sqlx::mysql::{MySqlConnection, MySqlPool, MySqlRow};
+use time::PrimitiveDateTime;
+use uuid::Uuid;
+
+use super::{EVENT_COLUMNS, begin, decode, stored_time};
+use crate::store::claim::EXHAUSTED;
+use crate::store::settlement::micros;
+use crate::store::statement::Statement;
+use crate::store::{
+    Buried, Claim, Claimed, ClaimedBatch, Dialect, Keep, Lease, Mark, Settlement, TableName, Verdict,
+};
+
+// The index is forced: through any other one, more rows than are wanted would be locked to sort them.
+const SELECT: &str = "
+SELECT {columns}, seq, attempts, created_at
+  FROM {table} FORCE INDEX (`{name}_claim`)
+ WHERE outcome IS NULL
+   AND available_at <= UTC_TIMESTAMP(6)
+   AND (locked_until IS NULL OR locked_until <= UTC_TIMESTAMP(6))
+   {after}
+ ORDER BY available_at, seq
+ LIMIT ?
+   FOR UPDATE SKIP LOCKED";
+
+const AFTER: &str = "AND available_at >= ? AND (available_at > ? OR seq > ?)";
+
+const LEASE: &str = "
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS l
+  STRAIGHT_JOIN {table} AS o ON o.seq = l.seq
+   SET o.attempts = o.attempts + 1, o.locked_by = ?, o.locked_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND";
+
+const BURY: &str = "
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', attempts INT PATH '$[1]', reason TEXT PATH '$[2]')) AS d
+  STRAIGHT_JOIN {table} AS o ON o.seq = d.seq
+   SET o.outcome = 'dead', o.settled_at = UTC_TIMESTAMP(6), o.last_error = d.reason, o.attempts = d.attempts,
+       o.locked_by = NULL, o.locked_until = NULL";
+
+const HELD: &str = "
+SELECT o.id
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', holder VARCHAR(128) PATH '$[1]', attempt INT PATH '$[2]')) AS l
+  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id)
+ WHERE o.locked_by = l.holder AND o.attempts = l.attempt AND o.outcome IS NULL
+   FOR UPDATE";
+
+const EXTEND: &str = "
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS l
+  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id)
+   SET o.locked_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND";
+
+// Verdicts: 0 delivered, 1 retry, 2 dead, 3 released. Assignments are made in order: what reads a column
+// comes before what writes it.
+const SETTLE: &str = "
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', verdict INT PATH '$[1]', delay BIGINT PATH '$[2]',
+                                     error TEXT PATH '$[3]')) AS s
+  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(s.id)
+   SET o.outcome      = CASE s.verdict WHEN 0 THEN 'delivered' WHEN 2 THEN 'dead' END,
+       o.settled_at   = CASE WHEN s.verdict IN (0, 2) THEN UTC_TIMESTAMP(6) END,
+       o.available_at = CASE WHEN s.delay IS NULL THEN o.available_at ELSE UTC_TIMESTAMP(6) + INTERVAL s.delay MICROSECOND END,
+       o.attempts     = CASE s.verdict WHEN 3 THEN o.attempts - 1 ELSE o.attempts END,
+       o.last_error   = CASE s.verdict WHEN 0 THEN NULL WHEN 3 THEN o.last_error ELSE s.error END,
+       o.locked_by    = NULL,
+       o.locked_until = NULL";
+
+const DELETE: &str = "
+DELETE o
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]')) AS s
+  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(s.id)";
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    select: Statement,
+    select_after: Statement,
+    lease: Statement,
+    bury: Statement,
+    held: Statement,
+    extend: Statement,
+    settle: Statement,
+    delete: Statement,
+}
+
+impl Statements {
+    pub(super) fn new(table: &TableName) -> Self {
+        let statement = |sql| Statement::new(Dialect::MySql, table, sql);
+        let select = |after| statement(SELECT).with("{after}", after).with("{columns}", EVENT_COLUMNS);
+        Self {
+            select: select(""),
+            select_after: select(AFTER),
+            lease: statement(LEASE),
+            bury: statement(BURY),
+            held: statement(HELD),
+            extend: statement(EXTEND),
+            settle: statement(SETTLE),
+            delete: statement(DELETE),
+        }
+    }
+}
+
+/// Leases up to a batch of rows and reads them.
+pub(super) async fn claim(
+    pool: &MySqlPool,
+    statements: &Statements,
+    claim: &Claim,
+) -> sqlx::Result<ClaimedBatch> {
+    let holder = claim.worker.next_holder();
+    let mut tx = begin(pool).await?;
+    let query = match claim.after {
+        None => sqlx::query(statements.select.sql()),
+        Some(mark) => {
+            let at = stored_time(mark.available_at);
+            sqlx::query(statements.select_after.sql()).bind(at).bind(at).bind(mark.sequence)
+        }
+    };
+    let rows = query.bind(claim.limit).fetch_all(&mut *tx).await?;
+    let (mut batch, dead) = read_batch(&rows, &holder, claim)?;
+    batch.mark = batch.mark.or(claim.after);
+    if !batch.events.is_empty() {
+        let sequences = batch.events.iter().map(|claimed| json!(claimed.lease.sequence));
+        sqlx::query(statements.lease.sql())
+            .bind(json_text(sequences))
+            .bind(&*holder)
+            .bind(micros(claim.lease))
+            .execute(&mut *tx)
+            .await?;
+    }
+    if !dead.is_empty() {
+        sqlx::query(statements.bury.sql()).bind(json_text(dead.into_iter())).execute(&mut *tx).await?;
+    }
+    tx.commit().await?;
+    Ok(batch)
+}
+
+/// Sorts rows into what can be delivered and what is dead, the latter also as `[seq, attempts, reason]`.
+fn read_batch(
+    rows: &[MySqlRow],
+    holder: &Arc<str>,
+    claim: &Claim,
+) -> sqlx::Result<(ClaimedBatch, Vec<Value>)> {
+    let mut batch = ClaimedBatch::default();
+    let mut dead = Vec::new();
+    for row in rows {
+        let (sequence, attempts): (i64, i32) = (row.try_get(15)?, row.try_get(16)?);
+        let attempts = u32::try_from(attempts).unwrap_or(0);
+        batch.mark =
+            Some(Mark { available_at: row.try_get::<PrimitiveDateTime, _>(14)?.assume_utc(), sequence });
+        let topic = row.try_get::<String, _>(1).unwrap_or_default();
+        let spent = attempts > 0 && attempts >= claim.attempts.of(&topic);
+        let event = if spent { Err(EXHAUSTED.to_owned()) } else { decode(row) };
+        match event {
+            Ok(event) => {
+                let lease =
+                    Lease { id: event.id, sequence, holder: Arc::clone(holder), attempt: attempts + 1 };
+                let created_at = row.try_get::<PrimitiveDateTime, _>(17)?.assume_utc();
+                batch.events.push(Claimed { event, lease, created_at });
+            }
+            Err(reason) => {
+                let counted = if spent { attempts } else { attempts + 1 };
+                dead.push(json!([sequence, counted, reason]));
+                let id = row.try_get(0).unwrap_or_default();
+                batch.buried.push(Buried { id, sequence, topic, reason });
+            }
+        }
+    }
+    Ok((batch, dead))
+}
+
+/// Makes leases last from now.
+pub(super) async fn extend(
+    pool: &MySqlPool,
+    statements: &Statements,
+    leases: &[&Lease],
+    length: Duration,
+) -> sqlx::Result<Vec<Uuid>> {
+    let mut tx = begin(pool).await?;
+    let held = held(&mut tx, statements, leases).await?;
+    if !held.is_empty() {
+        let ids = held.iter().map(|id| json!(id.simple().to_string()));
+        sqlx::query(statements.extend.sql())
+            .bind(json_text(ids))
+            .bind(micros(length))
+            .execute(&mut *tx)
+            .await?;
+    }
+    tx.commit().await?;
+    Ok(held)
+}
+
+/// Writes any mix of verdicts; where nothing is kept, delivered rows are deleted by a statement of their own.
+pub(super) async fn settle(
+    pool: &MySqlPool,
+    statements: &Statements,
+    settlements: &[&Settlement],
+    keep: Keep,
+) -> sqlx::Result<Vec<Uuid>> {
+    let leases: Vec<&Lease> = settlements.iter().map(|settlement| &settlement.lease).collect();
+    let mut tx = begin(pool).await?;
+    let held = held(&mut tx, statements, &leases).await?;
+    let ours: std::collections::HashSet<&Uuid> = held.iter().collect();
+    let deletes = |settlement: &Settlement| keep == Keep::Nothing && settlement.verdict == Verdict::Delivered;
+    let (deleted, updated): (Vec<&Settlement>, Vec<&Settlement>) =
+        settlements.iter().copied().filter(|s| ours.contains(&s.lease.id)).partition(|s| deletes(s));
+    for (part, statement) in [(deleted, &statements.delete), (updated, &statements.settle)] {
+        if part.is_empty() {
+            continue;
+        }
+        let rows = part.iter().map(|s| {
+            json!([s.lease.id.simple().to_string(), s.verdict.code(), s.verdict.delay(), s.verdict.error()])
+        });
+        sqlx::query(statement.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
+    }
+    tx.commit().await?;
+    Ok(held)
+}
+
+/// Locks the rows whose lease is still held, and says which.
+async fn held(
+    connection: &mut MySqlConnection,
+    statements: &Statements,
+    leases: &[&Lease],
+) -> sqlx::Result<Vec<Uuid>> {
+    let leases =
+        leases.iter().map(|lease| json!([lease.id.simple().to_string(), &*lease.holder, lease.attempt]));
+    sqlx::query_scalar(statements.held.sql()).bind(json_text(leases)).fetch_all(connection).await
+}
+
+fn json_text(rows: impl Iterator<Item = Value>) -> String {
+    Value::Array(rows.collect()).to_string()
+}

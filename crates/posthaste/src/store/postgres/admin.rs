@@ -1,0 +1,198 @@
+//! What operators do: look, count, replay, discard, purge.
+
+use std::time::Duration;
+
+use sqlx::postgres::{PgPool, PgRow};
+use sqlx::{Postgres, QueryBuilder, Row};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{EVENT_COLUMNS, decode};
+use crate::store::filter::like_pattern;
+use crate::store::settlement::micros;
+use crate::store::{Count, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
+
+/// Behind [`EVENT_COLUMNS`], in the order of [`read_record`].
+const RECORD_COLUMNS: &str =
+    "seq, attempts, created_at, locked_by, locked_until, settled_at, last_error, outcome, now()";
+
+/// One row.
+pub(super) async fn get(pool: &PgPool, table: &TableName, id: Uuid) -> sqlx::Result<Option<Record>> {
+    let mut query = select(table);
+    query.push(" WHERE id = ").push_bind(id);
+    query.build().fetch_optional(pool).await?.map(|row| read_record(&row)).transpose()
+}
+
+/// A page in the order of the ids.
+pub(super) async fn list(
+    pool: &PgPool,
+    table: &TableName,
+    filter: &Filter,
+    page: Page,
+) -> sqlx::Result<Vec<Record>> {
+    let mut query = select(table);
+    query.push(" WHERE true");
+    push_filter(&mut query, filter);
+    if let Some(id) = page.after {
+        query.push(if page.newest_first { " AND id < " } else { " AND id > " }).push_bind(id);
+    }
+    query.push(if page.newest_first { " ORDER BY id DESC LIMIT " } else { " ORDER BY id LIMIT " });
+    query.push_bind(i64::from(page.limit));
+    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+}
+
+/// Counts what fits among at most `cap` rows of the state in question.
+pub(super) async fn count(
+    pool: &PgPool,
+    table: &TableName,
+    filter: &Filter,
+    cap: u32,
+) -> sqlx::Result<Count> {
+    let mut query = QueryBuilder::new("SELECT count(*), count(*) FILTER (WHERE true");
+    push_filter(&mut query, filter);
+    query.push(") FROM (SELECT * FROM ").push(table.quoted('"'));
+    query.push(match filter.status {
+        Some(Status::Pending | Status::Processing) => {
+            " WHERE outcome IS NULL ORDER BY available_at, seq LIMIT "
+        }
+        Some(Status::Delivered) => " WHERE outcome = 'delivered' ORDER BY id LIMIT ",
+        Some(Status::Dead) => " WHERE outcome = 'dead' ORDER BY id LIMIT ",
+        None => " ORDER BY id LIMIT ",
+    });
+    query.push_bind(i64::from(cap) + 1).push(") AS looked_at");
+    let row = query.build().fetch_one(pool).await?;
+    Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
+}
+
+/// Looks at no more than `cap` rows of each kind, through the partial indexes.
+pub(super) async fn stats(pool: &PgPool, table: &TableName, cap: u32) -> sqlx::Result<Stats> {
+    let table = table.quoted('"');
+    let mut query = QueryBuilder::new(
+        "SELECT count(*), count(*) FILTER (WHERE locked_until > now()), (SELECT count(*) FROM (SELECT 1 FROM ",
+    );
+    query
+        .push(&table)
+        .push(" WHERE outcome = 'dead' LIMIT ")
+        .push_bind(i64::from(cap) + 1)
+        .push(") AS dead)");
+    query.push(", (SELECT (extract(epoch FROM now() - available_at) * 1000000)::bigint FROM ").push(&table);
+    query.push(" WHERE outcome IS NULL AND available_at <= now() ORDER BY available_at, seq LIMIT 1)");
+    query.push(" FROM (SELECT locked_until FROM ").push(&table);
+    query
+        .push(" WHERE outcome IS NULL ORDER BY available_at, seq LIMIT ")
+        .push_bind(i64::from(cap) + 1)
+        .push(") AS open");
+    let row = query.build().fetch_one(pool).await?;
+    let (open, processing): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(Stats {
+        pending: Count::among(open, open - processing, cap),
+        processing: Count::among(open, processing, cap),
+        dead: Count::of(row.try_get(2)?, cap),
+        oldest_age: row
+            .try_get::<Option<i64>, _>(3)?
+            .map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())),
+    })
+}
+
+/// Dead rows become pending, their error kept.
+pub(super) async fn replay(
+    pool: &PgPool,
+    table: &TableName,
+    filter: &Filter,
+    limit: u32,
+) -> sqlx::Result<u64> {
+    let mut query = QueryBuilder::new("UPDATE ");
+    query.push(table.quoted('"'));
+    query.push(" SET outcome = NULL, settled_at = NULL, attempts = 0, available_at = now(), locked_by = NULL, locked_until = NULL");
+    push_dead(&mut query, table, filter, limit);
+    Ok(query.build().execute(pool).await?.rows_affected())
+}
+
+/// Dead rows are deleted.
+pub(super) async fn discard(
+    pool: &PgPool,
+    table: &TableName,
+    filter: &Filter,
+    limit: u32,
+) -> sqlx::Result<u64> {
+    let mut query = QueryBuilder::new("DELETE FROM ");
+    query.push(table.quoted('"'));
+    push_dead(&mut query, table, filter, limit);
+    Ok(query.build().execute(pool).await?.rows_affected())
+}
+
+/// Settled rows past their retention are deleted. A row is settled after it was created, so the index on
+/// the time of creation finds the candidates.
+pub(super) async fn purge(pool: &PgPool, table: &TableName, purge: Purge) -> sqlx::Result<u64> {
+    let age = micros(purge.older_than);
+    let mut query = QueryBuilder::new("DELETE FROM ");
+    query.push(table.quoted('"')).push(" WHERE id = ANY (ARRAY (SELECT id FROM ").push(table.quoted('"'));
+    query.push(match purge.ending {
+        Ending::Delivered => " WHERE outcome = 'delivered'",
+        Ending::Dead => " WHERE outcome = 'dead'",
+    });
+    query.push(" AND created_at <= now() - ").push_bind(age).push(" * interval '1 microsecond'");
+    query.push(" AND settled_at <= now() - ").push_bind(age).push(" * interval '1 microsecond'");
+    query.push(" LIMIT ").push_bind(i64::from(purge.limit)).push(" FOR UPDATE SKIP LOCKED))");
+    Ok(query.build().execute(pool).await?.rows_affected())
+}
+
+fn select(table: &TableName) -> QueryBuilder<Postgres> {
+    let mut query = QueryBuilder::new("SELECT ");
+    query.push(EVENT_COLUMNS).push(", ").push(RECORD_COLUMNS).push(" FROM ").push(table.quoted('"'));
+    query
+}
+
+fn push_dead(query: &mut QueryBuilder<Postgres>, table: &TableName, filter: &Filter, limit: u32) {
+    query
+        .push(" WHERE id = ANY (ARRAY (SELECT id FROM ")
+        .push(table.quoted('"'))
+        .push(" WHERE outcome = 'dead'");
+    push_filter(query, filter);
+    query.push(" ORDER BY id LIMIT ").push_bind(i64::from(limit)).push(" FOR UPDATE SKIP LOCKED))");
+}
+
+fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
+    if let Some(id) = filter.id {
+        query.push(" AND id = ").push_bind(id);
+    }
+    match filter.status {
+        Some(Status::Pending) => {
+            query.push(" AND outcome IS NULL AND (locked_until IS NULL OR locked_until <= now())")
+        }
+        Some(Status::Processing) => query.push(" AND outcome IS NULL AND locked_until > now()"),
+        Some(Status::Delivered) => query.push(" AND outcome = 'delivered'"),
+        Some(Status::Dead) => query.push(" AND outcome = 'dead'"),
+        None => query,
+    };
+    if let Some(topic) = &filter.topic {
+        match like_pattern(topic) {
+            Some(pattern) => query.push(" AND topic LIKE ").push_bind(pattern).push(" ESCAPE '!'"),
+            None => query.push(" AND topic = ").push_bind(topic.clone()),
+        };
+    }
+    for (column, value) in filter.texts() {
+        query.push(format_args!(" AND {column} = ")).push_bind(value.to_owned());
+    }
+    for (comparison, at) in filter.times() {
+        query.push(format_args!(" AND {comparison} ")).push_bind(at);
+    }
+}
+
+fn read_record(row: &PgRow) -> sqlx::Result<Record> {
+    let locked_until: Option<OffsetDateTime> = row.try_get(19)?;
+    let outcome: Option<&str> = row.try_get(22)?;
+    Ok(Record {
+        id: row.try_get(0)?,
+        sequence: row.try_get(15)?,
+        status: Status::read(outcome, locked_until, row.try_get(23)?),
+        attempts: u32::try_from(row.try_get::<i32, _>(16)?).unwrap_or(0),
+        locked_by: row.try_get(18)?,
+        locked_until,
+        created_at: row.try_get(17)?,
+        available_at: row.try_get(14)?,
+        settled_at: row.try_get(20)?,
+        last_error: row.try_get(21)?,
+        event: decode(row),
+    })
+}

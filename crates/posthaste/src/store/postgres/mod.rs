@@ -1,0 +1,213 @@
+//! PostgreSQL: row leases with `FOR UPDATE SKIP LOCKED`, every claim and settlement one statement.
+
+mod admin;
+pub(crate) mod errors;
+pub(crate) mod inbox;
+pub(crate) mod insert;
+mod queue;
+pub(crate) mod schema;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgRow};
+use sqlx::{Row, ValueRef};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::columns::{StoredColumns, undecodable};
+use super::insert::insert;
+use super::migrate::Family;
+use super::settlement::{lost, rounds};
+use super::{
+    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState, Page,
+    Purge, Record, Settled, Settlement, Stats, Store, TableName,
+};
+use crate::error::Result;
+use crate::event::Event;
+
+/// The columns an event is read from, in the order of [`decode`].
+pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
+     content_type, headers, payload, payload_bytes, version, occurred_at, available_at";
+
+/// An outbox table in PostgreSQL.
+#[derive(Debug, Clone)]
+pub struct PostgresStore {
+    pool: PgPool,
+    table: TableName,
+    statements: Arc<Statements>,
+}
+
+/// Every statement on the table that is always the same.
+#[derive(Debug)]
+struct Statements {
+    insert: insert::Statements,
+    queue: queue::Statements,
+}
+
+impl PostgresStore {
+    /// The store of this table, on the caller's pool.
+    pub fn new(pool: PgPool, table: TableName) -> Self {
+        let statements = Arc::new(Statements {
+            insert: insert::Statements::new(&table),
+            queue: queue::Statements::new(&table),
+        });
+        Self { pool, table, statements }
+    }
+
+    /// The store of this table, on a pool of its own.
+    pub async fn connect(url: &str, table: TableName) -> Result<Self> {
+        let options: PgConnectOptions = url.parse().map_err(|error| errors::connecting(error, &table))?;
+        let pool = PgPoolOptions::new()
+            .max_connections(8)
+            .acquire_timeout(Duration::from_secs(10))
+            .connect_with(options)
+            .await
+            .map_err(|error| errors::connecting(error, &table))?;
+        Ok(Self::new(pool, table))
+    }
+
+    /// The statements that write events, for the producers.
+    pub(crate) fn insert_statements(&self) -> &insert::Statements {
+        &self.statements.insert
+    }
+
+    fn error(&self, error: sqlx::Error) -> crate::Error {
+        errors::classify(error, &self.table)
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn table(&self) -> &TableName {
+        &self.table
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    async fn now(&self) -> Result<OffsetDateTime> {
+        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&self.pool).await.map_err(|e| self.error(e))
+    }
+
+    async fn insert(&self, events: &[Event]) -> Result<Vec<Enqueued>> {
+        let mut tx = self.pool.begin().await.map_err(|e| self.error(e))?;
+        let enqueued =
+            insert(insert::Client { connection: &mut tx, statements: &self.statements.insert }, events)
+                .await?;
+        tx.commit().await.map_err(|e| self.error(e))?;
+        Ok(enqueued)
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch> {
+        queue::claim(&self.pool, &self.statements.queue, claim).await.map_err(|e| self.error(e))
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
+        let mut gone = Vec::new();
+        for round in rounds(leases, Lease::id) {
+            let extended = queue::extend(&self.pool, &self.statements.queue, &round, length)
+                .await
+                .map_err(|e| self.error(e))?;
+            gone.append(&mut lost(round.iter().map(|lease| lease.id), &extended));
+        }
+        Ok(gone)
+    }
+
+    async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {
+        let mut settled = Settled::default();
+        for round in rounds(settlements, |s| s.lease.id) {
+            let written = queue::settle(&self.pool, &self.statements.queue, &round, keep)
+                .await
+                .map_err(|e| self.error(e))?;
+            settled.add(&round, &written);
+        }
+        Ok(settled)
+    }
+
+    async fn get(&self, id: Uuid) -> Result<Option<Record>> {
+        admin::get(&self.pool, &self.table, id).await.map_err(|e| self.error(e))
+    }
+
+    async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
+        admin::list(&self.pool, &self.table, filter, page).await.map_err(|e| self.error(e))
+    }
+
+    async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
+        admin::count(&self.pool, &self.table, filter, cap).await.map_err(|e| self.error(e))
+    }
+
+    async fn stats(&self, cap: u32) -> Result<Stats> {
+        admin::stats(&self.pool, &self.table, cap).await.map_err(|e| self.error(e))
+    }
+
+    async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        admin::replay(&self.pool, &self.table, filter, limit).await.map_err(|e| self.error(e))
+    }
+
+    async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        admin::discard(&self.pool, &self.table, filter, limit).await.map_err(|e| self.error(e))
+    }
+
+    async fn purge(&self, purge: Purge) -> Result<u64> {
+        admin::purge(&self.pool, &self.table, purge).await.map_err(|e| self.error(e))
+    }
+
+    async fn migrate_up(&self) -> Result<Vec<u32>> {
+        schema::up(&self.pool, &self.table, Family::Outbox).await
+    }
+
+    async fn migrate_down(&self, target: u32) -> Result<Vec<u32>> {
+        schema::down(&self.pool, &self.table, Family::Outbox, target).await
+    }
+
+    async fn migrations(&self) -> Result<Vec<MigrationState>> {
+        schema::states(&self.pool, &self.table, Family::Outbox).await
+    }
+
+    async fn validate(&self) -> Result<Vec<Difference>> {
+        schema::validate(&self.pool, &self.table).await
+    }
+}
+
+/// The event of a row that begins with [`EVENT_COLUMNS`], or why it cannot be read.
+fn decode(row: &PgRow) -> Result<Event, String> {
+    fn column<'r, T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>>(
+        row: &'r PgRow,
+        at: usize,
+        name: &str,
+    ) -> Result<T, String> {
+        row.try_get(at).map_err(|error| undecodable(name, error))
+    }
+    // `json` arrives as the text that was written; asking sqlx for text would be refused, parsing it wasted.
+    fn json(row: &PgRow, at: usize, name: &str) -> Result<Option<Vec<u8>>, String> {
+        let value = row.try_get_raw(at).map_err(|error| undecodable(name, error))?;
+        if value.is_null() {
+            return Ok(None);
+        }
+        value.as_bytes().map(|bytes| Some(bytes.to_vec())).map_err(|error| undecodable(name, error))
+    }
+    let headers = json(row, 9, "headers")?
+        .map(|bytes| String::from_utf8(bytes).map_err(|error| undecodable("headers", error)))
+        .transpose()?;
+    StoredColumns {
+        id: column(row, 0, "id")?,
+        topic: column(row, 1, "topic")?,
+        event_type: column(row, 2, "event_type")?,
+        aggregate_type: column(row, 3, "aggregate_type")?,
+        aggregate_id: column(row, 4, "aggregate_id")?,
+        namespace: column(row, 5, "namespace")?,
+        tenant_id: column(row, 6, "tenant_id")?,
+        dedupe_key: column(row, 7, "dedupe_key")?,
+        content_type: column(row, 8, "content_type")?,
+        headers,
+        payload: json(row, 10, "payload")?,
+        payload_bytes: column(row, 11, "payload_bytes")?,
+        version: column(row, 12, "version")?,
+        occurred_at: column(row, 13, "occurred_at")?,
+        available_at: column(row, 14, "available_at")?,
+    }
+    .into_event()
+}

@@ -1,0 +1,229 @@
+//! Row leases. A claim changes only columns that no index mentions, so that it stays a heap-only update;
+//! claims, extensions and settlements are single statements on arrays.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::{PgPool, PgRow};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::{EVENT_COLUMNS, decode};
+use crate::store::claim::EXHAUSTED;
+use crate::store::settlement::micros;
+use crate::store::statement::Statement;
+use crate::store::{Buried, Claim, Claimed, ClaimedBatch, Dialect, Keep, Lease, Mark, Settlement, TableName};
+
+// $1 holder, $2 lease, $3 limit, $4 attempt limit, $5 attempt limits by topic, $6 why a spent row is dead,
+// $7 and $8 the mark. A row is spent when it has no attempt left; the first attempt always is.
+const CLAIM: &str = "
+UPDATE {table} AS o
+   SET attempts     = CASE WHEN {spent} THEN o.attempts ELSE o.attempts + 1 END,
+       locked_by    = CASE WHEN {spent} THEN NULL ELSE $1 END,
+       locked_until = CASE WHEN {spent} THEN NULL ELSE now() + $2 * interval '1 microsecond' END,
+       outcome      = CASE WHEN {spent} THEN 'dead' END,
+       settled_at   = CASE WHEN {spent} THEN now() END,
+       last_error   = CASE WHEN {spent} THEN $6 ELSE o.last_error END
+ WHERE id = ANY (ARRAY (
+       SELECT id FROM {table}
+        WHERE outcome IS NULL
+          AND available_at <= now()
+          AND (locked_until IS NULL OR locked_until <= now())
+          {after}
+        ORDER BY available_at, seq
+        LIMIT $3
+          FOR UPDATE SKIP LOCKED))
+RETURNING {columns}, seq, attempts, created_at, outcome";
+
+const SPENT: &str = "(o.attempts > 0 AND o.attempts >= coalesce(($5::jsonb ->> o.topic)::int, $4))";
+
+const AFTER: &str = "AND (available_at, seq) > ($7, $8)";
+
+const BURY: &str = "
+UPDATE {table} AS o
+   SET outcome = 'dead', settled_at = now(), last_error = d.reason, locked_by = NULL, locked_until = NULL
+  FROM unnest($2::uuid[], $3::text[]) AS d(id, reason)
+ WHERE o.id = d.id AND o.locked_by = $1 AND o.outcome IS NULL";
+
+const EXTEND: &str = "
+UPDATE {table} AS o
+   SET locked_until = now() + $1 * interval '1 microsecond'
+  FROM unnest($2::uuid[], $3::text[], $4::int[]) AS l(id, holder, attempt)
+ WHERE o.id = l.id AND o.locked_by = l.holder AND o.attempts = l.attempt AND o.outcome IS NULL
+RETURNING o.id";
+
+// Verdicts: 0 delivered, 1 retry, 2 dead, 3 released.
+const SETTLE: &str = "
+UPDATE {table} AS o
+   SET outcome      = CASE s.verdict WHEN 0 THEN 'delivered' WHEN 2 THEN 'dead' END,
+       settled_at   = CASE WHEN s.verdict IN (0, 2) THEN now() END,
+       available_at = CASE WHEN s.delay IS NULL THEN o.available_at ELSE now() + s.delay * interval '1 microsecond' END,
+       attempts     = CASE s.verdict WHEN 3 THEN o.attempts - 1 ELSE o.attempts END,
+       last_error   = CASE s.verdict WHEN 0 THEN NULL WHEN 3 THEN o.last_error ELSE s.error END,
+       locked_by    = NULL,
+       locked_until = NULL
+  FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[])
+    AS s(id, holder, attempt, verdict, delay, error)
+ WHERE o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL
+RETURNING o.id";
+
+const SETTLE_DELETING: &str = "
+WITH s AS (
+    SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[])
+               AS s(id, holder, attempt, verdict, delay, error)
+), deleted AS (
+    DELETE FROM {table} AS o
+     USING s
+     WHERE s.verdict = 0 AND o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL
+    RETURNING o.id
+), updated AS (
+    UPDATE {table} AS o
+       SET outcome      = CASE s.verdict WHEN 2 THEN 'dead' END,
+           settled_at   = CASE s.verdict WHEN 2 THEN now() END,
+           available_at = CASE WHEN s.delay IS NULL THEN o.available_at ELSE now() + s.delay * interval '1 microsecond' END,
+           attempts     = CASE s.verdict WHEN 3 THEN o.attempts - 1 ELSE o.attempts END,
+           last_error   = CASE s.verdict WHEN 3 THEN o.last_error ELSE s.error END,
+           locked_by    = NULL,
+           locked_until = NULL
+      FROM s
+     WHERE s.verdict <> 0 AND o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL
+    RETURNING o.id
+)
+SELECT id FROM deleted UNION ALL SELECT id FROM updated";
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    claim: Statement,
+    claim_after: Statement,
+    bury: Statement,
+    extend: Statement,
+    settle: Statement,
+    settle_deleting: Statement,
+}
+
+impl Statements {
+    pub(super) fn new(table: &TableName) -> Self {
+        let statement = |sql| Statement::new(Dialect::Postgres, table, sql);
+        let claim = |after| {
+            statement(CLAIM).with("{spent}", SPENT).with("{after}", after).with("{columns}", EVENT_COLUMNS)
+        };
+        Self {
+            claim: claim(""),
+            claim_after: claim(AFTER),
+            bury: statement(BURY),
+            extend: statement(EXTEND),
+            settle: statement(SETTLE),
+            settle_deleting: statement(SETTLE_DELETING),
+        }
+    }
+}
+
+/// Leases up to a batch of rows and reads them.
+pub(super) async fn claim(
+    pool: &PgPool,
+    statements: &Statements,
+    claim: &Claim,
+) -> sqlx::Result<ClaimedBatch> {
+    let holder = claim.worker.next_holder();
+    let statement = if claim.after.is_some() { &statements.claim_after } else { &statements.claim };
+    let mut query = sqlx::query(statement.sql())
+        .bind(&*holder)
+        .bind(micros(claim.lease))
+        .bind(i64::from(claim.limit))
+        .bind(claim.attempts.default_limit())
+        .bind(claim.attempts.topics_json())
+        .bind(EXHAUSTED);
+    if let Some(mark) = claim.after {
+        query = query.bind(mark.available_at).bind(mark.sequence);
+    }
+    let rows = query.fetch_all(pool).await?;
+    let mut batch = read_batch(&rows, &holder)?;
+    batch.mark = batch.mark.or(claim.after);
+    bury_undecodable(pool, statements, &holder, &batch.buried).await?;
+    Ok(batch)
+}
+
+/// Sorts rows into what can be delivered and what is dead; the database returns them in no order.
+fn read_batch(rows: &[PgRow], holder: &Arc<str>) -> sqlx::Result<ClaimedBatch> {
+    let mut batch = ClaimedBatch::default();
+    let mut marks = Vec::with_capacity(rows.len());
+    for row in rows {
+        let (id, sequence, available_at): (Uuid, i64, OffsetDateTime) =
+            (row.try_get(0)?, row.try_get(15)?, row.try_get(14)?);
+        marks.push(Mark { available_at, sequence });
+        let dead = row.try_get::<Option<&str>, _>(18)?.is_some();
+        let event = if dead { Err(EXHAUSTED.to_owned()) } else { decode(row) };
+        match event {
+            Ok(event) => {
+                let attempt = u32::try_from(row.try_get::<i32, _>(16)?).unwrap_or(0);
+                let lease = Lease { id, sequence, holder: Arc::clone(holder), attempt };
+                batch.events.push(Claimed { event, lease, created_at: row.try_get(17)? });
+            }
+            Err(reason) => {
+                let topic = row.try_get::<String, _>(1).unwrap_or_default();
+                batch.buried.push(Buried { id, sequence, topic, reason });
+            }
+        }
+    }
+    batch.mark = marks.into_iter().max();
+    batch.sort();
+    Ok(batch)
+}
+
+async fn bury_undecodable(
+    pool: &PgPool,
+    statements: &Statements,
+    holder: &str,
+    buried: &[Buried],
+) -> sqlx::Result<()> {
+    let undecodable: Vec<&Buried> = buried.iter().filter(|row| row.reason != EXHAUSTED).collect();
+    if undecodable.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(statements.bury.sql())
+        .bind(holder)
+        .bind(undecodable.iter().map(|row| row.id).collect::<Vec<_>>())
+        .bind(undecodable.iter().map(|row| row.reason.as_str()).collect::<Vec<_>>())
+        .execute(pool)
+        .await?;
+    Ok(())
+}
+
+/// Makes leases last from now.
+pub(super) async fn extend(
+    pool: &PgPool,
+    statements: &Statements,
+    leases: &[&Lease],
+    length: Duration,
+) -> sqlx::Result<Vec<Uuid>> {
+    sqlx::query_scalar(statements.extend.sql())
+        .bind(micros(length))
+        .bind(leases.iter().map(|l| l.id).collect::<Vec<_>>())
+        .bind(leases.iter().map(|l| &*l.holder).collect::<Vec<_>>())
+        .bind(leases.iter().map(|l| l.attempt as i32).collect::<Vec<_>>())
+        .fetch_all(pool)
+        .await
+}
+
+/// Writes any mix of verdicts in one statement.
+pub(super) async fn settle(
+    pool: &PgPool,
+    statements: &Statements,
+    settlements: &[&Settlement],
+    keep: Keep,
+) -> sqlx::Result<Vec<Uuid>> {
+    let statement = match keep {
+        Keep::Delivered => &statements.settle,
+        Keep::Nothing => &statements.settle_deleting,
+    };
+    sqlx::query_scalar(statement.sql())
+        .bind(settlements.iter().map(|s| s.lease.id).collect::<Vec<_>>())
+        .bind(settlements.iter().map(|s| &*s.lease.holder).collect::<Vec<_>>())
+        .bind(settlements.iter().map(|s| s.lease.attempt as i32).collect::<Vec<_>>())
+        .bind(settlements.iter().map(|s| s.verdict.code()).collect::<Vec<_>>())
+        .bind(settlements.iter().map(|s| s.verdict.delay()).collect::<Vec<_>>())
+        .bind(settlements.iter().map(|s| s.verdict.error()).collect::<Vec<_>>())
+        .fetch_all(pool)
+        .await
+}

@@ -1,0 +1,80 @@
+//! What operators see: rows, counts and the state of a table.
+
+use std::fmt;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::Status;
+use crate::event::Event;
+
+/// A row as an operator sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The event's id.
+    pub id: Uuid,
+    /// Its place in the table.
+    pub sequence: i64,
+    /// Where it is in its life.
+    pub status: Status,
+    /// Attempts counted so far.
+    pub attempts: u32,
+    /// Who holds or held the lease.
+    pub locked_by: Option<String>,
+    /// Until when.
+    pub locked_until: Option<OffsetDateTime>,
+    /// When the row was written.
+    pub created_at: OffsetDateTime,
+    /// From when on it may be delivered.
+    pub available_at: OffsetDateTime,
+    /// When it was delivered or died.
+    pub settled_at: Option<OffsetDateTime>,
+    /// Why the last attempt failed.
+    pub last_error: Option<String>,
+    /// The event, or why it cannot be read.
+    pub event: std::result::Result<Event, String>,
+}
+
+/// A count that stops at a cap, so that its cost does not grow with the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Count {
+    /// How many, at most the cap.
+    pub n: u64,
+    /// Whether there may be more.
+    pub capped: bool,
+}
+
+impl Count {
+    /// From a count that looked at one more than the cap.
+    pub(crate) fn of(n: i64, cap: u32) -> Self {
+        let n = u64::try_from(n).unwrap_or(0);
+        Self { n: n.min(u64::from(cap)), capped: n > u64::from(cap) }
+    }
+
+    /// From a count of what fits among the rows looked at, which were one more than the cap if there are more.
+    pub(crate) fn among(looked_at: i64, fitting: i64, cap: u32) -> Self {
+        let capped = looked_at > i64::from(cap);
+        Self { n: u64::try_from(fitting).unwrap_or(0).min(u64::from(cap)), capped }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}{}", self.n, if self.capped { "+" } else { "" });
+        f.pad_integral(true, "", &text)
+    }
+}
+
+/// The state of a table at a cost that does not grow with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Waiting, delayed ones included.
+    pub pending: Count,
+    /// Leased.
+    pub processing: Count,
+    /// Given up.
+    pub dead: Count,
+    /// How long the oldest undelivered event has been available; `None` if none is.
+    pub oldest_age: Option<Duration>,
+}

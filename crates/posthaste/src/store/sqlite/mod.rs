@@ -1,0 +1,235 @@
+//! SQLite: every claim and settlement one statement; the database lets one writer in at a time.
+
+mod admin;
+pub(crate) mod errors;
+pub(crate) mod inbox;
+pub(crate) mod insert;
+mod queue;
+pub(crate) mod schema;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::Row;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::columns::{StoredColumns, undecodable};
+use super::insert::insert;
+use super::migrate::Family;
+use super::settlement::{lost, rounds};
+use super::{
+    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState, Page,
+    Purge, Record, Settled, Settlement, Stats, Store, TableName,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::Event;
+
+/// The columns an event is read from, in the order of [`decode`].
+pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
+     content_type, headers, payload, payload_bytes, version, occurred_at, available_at";
+
+/// An outbox table in an SQLite file.
+#[derive(Debug, Clone)]
+pub struct SqliteStore {
+    pool: SqlitePool,
+    table: TableName,
+    statements: Arc<Statements>,
+}
+
+/// Every statement on the table that is always the same.
+#[derive(Debug)]
+struct Statements {
+    insert: insert::Statements,
+    queue: queue::Statements,
+}
+
+impl SqliteStore {
+    /// The store of this table, on the caller's pool. SQLite has no schemas: the name must have none.
+    pub fn new(pool: SqlitePool, table: TableName) -> Result<Self> {
+        refuse_schema(&table)?;
+        let statements = Arc::new(Statements {
+            insert: insert::Statements::new(&table),
+            queue: queue::Statements::new(&table),
+        });
+        Ok(Self { pool, table, statements })
+    }
+
+    /// The store of this table, on a pool of its own. The file is created if it does not exist, and put
+    /// into write-ahead mode, in which readers and the writer do not wait for each other.
+    pub async fn connect(url: &str, table: TableName) -> Result<Self> {
+        refuse_schema(&table)?;
+        let options: SqliteConnectOptions = url.parse().map_err(|error| errors::connecting(error, &table))?;
+        let options = options
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(Duration::from_secs(10));
+        let pool = SqlitePoolOptions::new()
+            .max_connections(4)
+            .acquire_timeout(Duration::from_secs(10))
+            .connect_with(options)
+            .await
+            .map_err(|error| errors::connecting(error, &table))?;
+        Self::new(pool, table)
+    }
+
+    /// The statements that write events, for the producers.
+    pub(crate) fn insert_statements(&self) -> &insert::Statements {
+        &self.statements.insert
+    }
+
+    fn error(&self, error: sqlx::Error) -> Error {
+        errors::classify(error, &self.table)
+    }
+}
+
+/// SQLite has no schemas.
+pub(crate) fn refuse_schema(table: &TableName) -> Result<()> {
+    match table.schema() {
+        None => Ok(()),
+        Some(schema) => Err(Error::new(
+            ErrorKind::InvalidTableName,
+            format!("table {table}: SQLite has no schemas, leave {schema:?} and the dot away"),
+        )),
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn table(&self) -> &TableName {
+        &self.table
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    async fn now(&self) -> Result<OffsetDateTime> {
+        let micros =
+            sqlx::query_scalar(queue::now()).fetch_one(&self.pool).await.map_err(|e| self.error(e))?;
+        time_of(micros).map_err(|e| self.error(e))
+    }
+
+    async fn insert(&self, events: &[Event]) -> Result<Vec<Enqueued>> {
+        let mut tx = self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(|e| self.error(e))?;
+        let enqueued =
+            insert(insert::Client { connection: &mut tx, statements: &self.statements.insert }, events)
+                .await?;
+        tx.commit().await.map_err(|e| self.error(e))?;
+        Ok(enqueued)
+    }
+
+    async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch> {
+        queue::claim(&self.pool, &self.statements.queue, claim).await.map_err(|e| self.error(e))
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
+        let mut gone = Vec::new();
+        for round in rounds(leases, Lease::id) {
+            let extended = queue::extend(&self.pool, &self.statements.queue, &round, length)
+                .await
+                .map_err(|e| self.error(e))?;
+            gone.append(&mut lost(round.iter().map(|lease| lease.id), &extended));
+        }
+        Ok(gone)
+    }
+
+    async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {
+        let mut settled = Settled::default();
+        for round in rounds(settlements, |s| s.lease.id) {
+            let written = queue::settle(&self.pool, &self.statements.queue, &round, keep)
+                .await
+                .map_err(|e| self.error(e))?;
+            settled.add(&round, &written);
+        }
+        Ok(settled)
+    }
+
+    async fn get(&self, id: Uuid) -> Result<Option<Record>> {
+        admin::get(&self.pool, &self.table, id).await.map_err(|e| self.error(e))
+    }
+
+    async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
+        admin::list(&self.pool, &self.table, filter, page).await.map_err(|e| self.error(e))
+    }
+
+    async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
+        admin::count(&self.pool, &self.table, filter, cap).await.map_err(|e| self.error(e))
+    }
+
+    async fn stats(&self, cap: u32) -> Result<Stats> {
+        admin::stats(&self.pool, &self.table, cap).await.map_err(|e| self.error(e))
+    }
+
+    async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        admin::replay(&self.pool, &self.table, filter, limit).await.map_err(|e| self.error(e))
+    }
+
+    async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        admin::discard(&self.pool, &self.table, filter, limit).await.map_err(|e| self.error(e))
+    }
+
+    async fn purge(&self, purge: Purge) -> Result<u64> {
+        admin::purge(&self.pool, &self.table, purge).await.map_err(|e| self.error(e))
+    }
+
+    async fn migrate_up(&self) -> Result<Vec<u32>> {
+        schema::up(&self.pool, &self.table, Family::Outbox).await
+    }
+
+    async fn migrate_down(&self, target: u32) -> Result<Vec<u32>> {
+        schema::down(&self.pool, &self.table, Family::Outbox, target).await
+    }
+
+    async fn migrations(&self) -> Result<Vec<MigrationState>> {
+        schema::states(&self.pool, &self.table, Family::Outbox).await
+    }
+
+    async fn validate(&self) -> Result<Vec<Difference>> {
+        schema::validate(&self.pool, &self.table).await
+    }
+}
+
+/// The event of a row that begins with [`EVENT_COLUMNS`], or why it cannot be read.
+fn decode(row: &SqliteRow) -> Result<Event, String> {
+    fn column<'r, T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>>(
+        row: &'r SqliteRow,
+        at: usize,
+        name: &str,
+    ) -> Result<T, String> {
+        row.try_get(at).map_err(|error| undecodable(name, error))
+    }
+    let id: &str = column(row, 0, "id")?;
+    let time = |at, name| time_of(column(row, at, name)?).map_err(|error| undecodable(name, error));
+    StoredColumns {
+        id: Uuid::try_parse(id).map_err(|error| undecodable("id", error))?,
+        topic: column(row, 1, "topic")?,
+        event_type: column(row, 2, "event_type")?,
+        aggregate_type: column(row, 3, "aggregate_type")?,
+        aggregate_id: column(row, 4, "aggregate_id")?,
+        namespace: column(row, 5, "namespace")?,
+        tenant_id: column(row, 6, "tenant_id")?,
+        dedupe_key: column(row, 7, "dedupe_key")?,
+        content_type: column(row, 8, "content_type")?,
+        headers: column(row, 9, "headers")?,
+        payload: column::<Option<String>>(row, 10, "payload")?.map(String::into_bytes),
+        payload_bytes: column(row, 11, "payload_bytes")?,
+        version: column(row, 12, "version")?,
+        occurred_at: time(13, "occurred_at")?,
+        available_at: time(14, "available_at")?,
+    }
+    .into_event()
+}
+
+/// A stored time: microseconds since 1970.
+fn time_of(micros: i64) -> sqlx::Result<OffsetDateTime> {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(micros) * 1000)
+        .map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+/// A time as it is stored.
+fn stored_time(at: OffsetDateTime) -> i64 {
+    i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
+}

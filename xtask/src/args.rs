@@ -1,0 +1,148 @@
+//! The command line. Everything unknown is an error that says what is known.
+
+use anyhow::{Result, bail};
+
+use crate::step::Step;
+
+/// What `cargo xtask --help` prints.
+pub(crate) const USAGE: &str = "\
+The chores of this workspace.
+
+cargo xtask services up             start private PostgreSQL and MariaDB servers
+cargo xtask services down [--wipe]  stop them; --wipe removes their data, too
+cargo xtask services status         one line per server
+cargo xtask test [STEP…] [-- ARG…]  run all steps, or the named ones, until one fails
+
+Steps, in their order: fmt clippy test doctest examples doc deny
+ARGs go to `cargo nextest run` (to `cargo test` where nextest is not installed).
+
+The servers listen on 127.0.0.1 only; their data are in target/services, their URLs in
+target/services/services.env. A test run stops the servers it has started. After Ctrl-C
+they stay up: `cargo xtask services down` stops them.";
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Print the usage.
+    Help,
+    /// Start the servers.
+    Up,
+    /// Stop the servers.
+    Down {
+        /// Remove their data, too.
+        wipe: bool,
+    },
+    /// Tell about the servers.
+    Status,
+    /// Run steps.
+    Test {
+        /// Which ones, in the order they run in.
+        steps: Vec<Step>,
+        /// Arguments for the test runner.
+        rest: Vec<String>,
+    },
+}
+
+/// Reads the arguments after the name of the program.
+pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Request> {
+    let arguments: Vec<String> = arguments.into_iter().collect();
+    let (own, rest) = match arguments.iter().position(|argument| argument == "--") {
+        Some(at) => (&arguments[..at], Some(&arguments[at + 1..])),
+        None => (&arguments[..], None),
+    };
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    if own.is_empty() || own.iter().any(|word| matches!(*word, "-h" | "--help")) {
+        return Ok(Request::Help);
+    }
+    if rest.is_some() && own[0] != "test" {
+        bail!("`--` is for `test` only");
+    }
+    match own[..] {
+        ["help"] => Ok(Request::Help),
+        ["services", "up"] => Ok(Request::Up),
+        ["services", "down"] => Ok(Request::Down { wipe: false }),
+        ["services", "down", "--wipe"] => Ok(Request::Down { wipe: true }),
+        ["services", "status"] => Ok(Request::Status),
+        ["services", ref other @ ..] => {
+            bail!("`services {}` is unknown; known are: up, down [--wipe], status", other.join(" "))
+        }
+        ["test", ref names @ ..] => test(names, rest.unwrap_or_default()),
+        ref other => bail!("`{}` is unknown; known are: services, test, --help", other.join(" ")),
+    }
+}
+
+fn test(names: &[&str], rest: &[String]) -> Result<Request> {
+    for name in names {
+        if !Step::ALL.iter().any(|step| step.name() == *name) {
+            let known = Step::ALL.map(Step::name).join(", ");
+            bail!("the step `{name}` is unknown; known are: {known}");
+        }
+    }
+    let steps: Vec<Step> =
+        Step::ALL.into_iter().filter(|step| names.is_empty() || names.contains(&step.name())).collect();
+    if !rest.is_empty() && !steps.contains(&Step::Test) {
+        bail!("arguments after `--` are for the step `test`, which is not among the named ones");
+    }
+    let rest = rest.to_vec();
+    Ok(Request::Test { steps, rest })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Request, String> {
+        parse(line.split_whitespace().map(str::to_owned)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn help_is_the_answer_to_nothing() {
+        for line in ["", "--help", "-h", "help", "services --help", "test -h"] {
+            assert_eq!(read(line), Ok(Request::Help), "{line}");
+        }
+    }
+
+    #[test]
+    fn services_have_three_verbs() {
+        assert_eq!(read("services up"), Ok(Request::Up));
+        assert_eq!(read("services status"), Ok(Request::Status));
+        assert_eq!(read("services down"), Ok(Request::Down { wipe: false }));
+        let wipe = read("services down --wipe");
+        assert_eq!(wipe, Ok(Request::Down { wipe: true }));
+    }
+
+    #[test]
+    fn steps_run_in_their_order_whatever_the_order_of_their_names() {
+        let steps = vec![Step::Fmt, Step::Test];
+        let rest = vec!["-E".to_owned(), "--help".to_owned()];
+        let all = Step::ALL.to_vec();
+        let none = Vec::new();
+        let expected = [
+            ("test test fmt -- -E --help", Request::Test { steps, rest }),
+            ("test", Request::Test { steps: all, rest: none }),
+        ];
+        for (line, request) in expected {
+            assert_eq!(read(line), Ok(request), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_error_says_what_is_known() {
+        for (line, known) in [
+            ("tset", "services, test"),
+            ("services", "up, down [--wipe], status"),
+            ("services up --wipe", "up, down [--wipe], status"),
+            ("test lint", "fmt, clippy, test"),
+            ("test fmt -- x", "the step `test`"),
+            ("services up -- x", "`test` only"),
+        ] {
+            let error = read(line).err().unwrap_or_default();
+            assert!(error.contains(known), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_usage_names_every_step_in_order() {
+        assert!(USAGE.contains(&Step::ALL.map(Step::name).join(" ")));
+    }
+}

@@ -1,0 +1,193 @@
+//! The life of one server, whichever it is: start it, find it again, stop it.
+//!
+//! * A server is started as a child in a process group of its own, so that Ctrl-C in the terminal
+//!   ends the run and not the server.
+//! * It is ready when the user of the tests can log in, within [`DEADLINE`]. When it is not, or
+//!   ends by itself, the error has the end of its log.
+//!
+//! Promise: [`up`] on a running server changes nothing, and after any crash it leads to a running
+//! one; [`down`] ends only the process that [`up`] started.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::account::Account;
+use crate::engine::{Engine, read_pid};
+use crate::home::{Home, clear_copy};
+use crate::layout::Layout;
+use crate::record::{How, Record};
+use crate::{compose, process};
+
+/// How long a server may take to be ready: recovery after a crash on a slow disk needs some.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// How long a living server may take to answer before it is taken for stuck and restarted.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What [`up`] found or did.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Up {
+    /// The port of the server.
+    pub(crate) port: u16,
+    /// Whether it was started just now.
+    pub(crate) started: bool,
+}
+
+/// Makes sure that a server runs, as a container if `container`.
+pub(crate) fn up(layout: &Layout, engine: &dyn Engine, container: bool) -> Result<Up> {
+    let name = engine.name();
+    clear_copy(layout, name)?;
+    let record = Record::read(layout, name)?;
+    if let Some(record) = &record
+        && is_running(engine, record)
+        && process::wait(PATIENCE, || engine.login(record.port).is_ok())
+    {
+        let port = record.port;
+        return Ok(Up { port, started: false });
+    }
+    let wanted = record.as_ref().map(|record| record.port);
+    let port = if container {
+        let port = process::free_port(wanted)?;
+        let how = How::Container;
+        Record { port, how }.write(layout, name)?;
+        compose::up(layout, name, port)?;
+        engine.login(port)?;
+        port
+    } else {
+        let account = engine.account()?;
+        let home = Home::choose(layout, name, record.as_ref(), &account)?;
+        stop(engine, &home, record.as_ref())?;
+        home.fill(engine, &account)?;
+        start(layout, engine, &account, &home, wanted).with_context(|| {
+            format!("{name} does not start (`cargo xtask services down --wipe` drops its data)")
+        })?
+    };
+    Ok(Up { port, started: true })
+}
+
+/// Stops a server if it runs, and removes its data if `wipe`; whether there was one to stop.
+pub(crate) fn down(layout: &Layout, engine: &dyn Engine, wipe: bool) -> Result<bool> {
+    let name = engine.name();
+    let record = Record::read(layout, name)?;
+    if let Some(record) = &record
+        && record.how == How::Container
+    {
+        let stopped = process::answers(record.port);
+        compose::down(layout, name, record.port, wipe)?;
+        if wipe {
+            Record::remove(layout, name)?;
+        }
+        return Ok(stopped);
+    }
+    let home = Home::known(layout, name, record.as_ref());
+    let stopped = stop(engine, &home, record.as_ref())?;
+    if wipe {
+        clear_copy(layout, name)?;
+        home.remove()?;
+        Record::remove(layout, name)?;
+        // Of the directories above, only the one outside the workspace is there for this alone;
+        // it is empty, and goes, with the last server.
+        if let Some(above) = home.0.parent().filter(|dir| dir.ends_with(layout.tag())) {
+            let _ = fs::remove_dir(above);
+        }
+    }
+    Ok(stopped)
+}
+
+/// One line about a server.
+pub(crate) fn status(layout: &Layout, engine: &dyn Engine) -> Result<String> {
+    let name = engine.name();
+    let Some(record) = Record::read(layout, name)? else {
+        return Ok(format!("{name:<9} down  (never started)"));
+    };
+    let state = match (is_running(engine, &record), process::answers(record.port)) {
+        (true, true) => "up",
+        (true, false) => "up, but does not answer",
+        (false, _) => return Ok(format!("{name:<9} down")),
+    };
+    let process = match &record.how {
+        How::Process { pid, .. } => format!("pid {pid}"),
+        How::Container => "container".to_owned(),
+    };
+    let url = engine.url(record.port);
+    Ok(format!("{name:<9} {state}  {process}  {url}"))
+}
+
+fn is_running(engine: &dyn Engine, record: &Record) -> bool {
+    match &record.how {
+        How::Process { pid, home } => process::is_ours(*pid, &engine.argument(&Home(home.clone()))),
+        How::Container => process::answers(record.port),
+    }
+}
+
+/// Ends the process of a server, known by the record or by the file that the server itself wrote;
+/// whether there was one.
+fn stop(engine: &dyn Engine, home: &Home, record: Option<&Record>) -> Result<bool> {
+    let recorded = match record.map(|record| &record.how) {
+        Some(How::Process { pid, .. }) => Some(*pid),
+        _ => None,
+    };
+    let argument = engine.argument(home);
+    let (gentle, hard) = engine.signals();
+    let mut stopped = false;
+    for pid in [recorded, read_pid(&engine.pid_file(home))].into_iter().flatten() {
+        if process::is_ours(pid, &argument) {
+            process::stop(pid, &argument, gentle, hard)?;
+            stopped = true;
+        }
+    }
+    Ok(stopped)
+}
+
+/// Starts the server and returns its port once it is ready.
+fn start(
+    layout: &Layout,
+    engine: &dyn Engine,
+    account: &Account,
+    home: &Home,
+    mut wanted: Option<u16>,
+) -> Result<u16> {
+    let begin = Instant::now();
+    loop {
+        let port = process::free_port(wanted)?;
+        engine.clear_stale(home)?;
+        let log = File::create(home.log()).context("cannot make the log")?;
+        let mut child = engine
+            .serve(account, home, port)?
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .context("cannot run the server")?;
+        let how = How::Process { pid: child.id(), home: home.0.clone() };
+        // Before it is ready, so that `down` finds it whatever happens now.
+        Record { port, how }.write(layout, engine.name())?;
+        let mut ended = None;
+        let mut answer = Ok(());
+        process::wait(DEADLINE.saturating_sub(begin.elapsed()), || {
+            ended = child.try_wait().ok().flatten();
+            answer = engine.login(port);
+            ended.is_some() || answer.is_ok()
+        });
+        let log = process::tail(&home.log());
+        let Some(status) = ended else {
+            if let Err(error) = answer {
+                let (gentle, hard) = engine.signals();
+                process::stop(child.id(), &engine.argument(home), gentle, hard)?;
+                bail!("not ready within {DEADLINE:?}: {error:#}\n{log}");
+            }
+            return Ok(port);
+        };
+        // Two reasons are gone at the next try: somebody took the port between the look and the
+        // start, and the last children of a killed PostgreSQL have not ended yet.
+        let taken = process::free_port(Some(port))? != port;
+        if !(taken || log.contains("still in use")) || begin.elapsed() >= DEADLINE {
+            bail!("it ended with {status}; the end of its log:\n{log}");
+        }
+        wanted = (!taken).then_some(port);
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}

@@ -1,0 +1,180 @@
+//! The steps of a test run: what each of them runs.
+//!
+//! They go from the quick to the slow, so that what is cheap to find is found first. All of them
+//! take the whole workspace with all features: what is not built here does not work.
+
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::envfile::EnvFile;
+use crate::layout::Layout;
+use crate::{examples, program};
+
+/// One step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The format of the source.
+    Fmt,
+    /// The lints, of which none is tolerated.
+    Clippy,
+    /// All tests but those in the documentation.
+    Test,
+    /// The tests in the documentation.
+    Doctest,
+    /// The examples of the library, each of which must end well.
+    Examples,
+    /// The documentation, without a warning.
+    Doc,
+    /// The licences and sources of the dependencies.
+    Deny,
+}
+
+/// The surroundings of a step.
+#[derive(Debug)]
+pub(crate) struct Run<'a> {
+    /// The directories.
+    pub(crate) layout: &'a Layout,
+    /// The URLs of the servers.
+    env: EnvFile,
+    /// The `PATH` with the clients of the servers, which the tests call.
+    path: OsString,
+    /// Arguments for the test runner.
+    rest: &'a [String],
+}
+
+impl Step {
+    /// All steps, in their order.
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Fmt, Self::Clippy, Self::Test, Self::Doctest, Self::Examples, Self::Doc, Self::Deny];
+
+    /// The name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fmt => "fmt",
+            Self::Clippy => "clippy",
+            Self::Test => "test",
+            Self::Doctest => "doctest",
+            Self::Examples => "examples",
+            Self::Doc => "doc",
+            Self::Deny => "deny",
+        }
+    }
+
+    /// Whether the step runs code that talks to the servers.
+    pub(crate) fn needs_services(self) -> bool {
+        matches!(self, Self::Test | Self::Doctest | Self::Examples)
+    }
+
+    /// Runs the step; an error when it does not pass.
+    pub(crate) fn run(self, run: &Run<'_>) -> Result<()> {
+        match self {
+            Self::Fmt => run.cargo("fmt --all --check"),
+            Self::Clippy => run.cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
+            Self::Test => run.tests(),
+            Self::Doctest => run.cargo("test --workspace --all-features --doc"),
+            Self::Examples => examples::run(run),
+            Self::Doc => {
+                let mut command = run.command("doc --workspace --all-features --no-deps");
+                command.env("RUSTDOCFLAGS", "-D warnings");
+                finish(command)
+            }
+            Self::Deny if !run.has("deny") => {
+                println!("NOT CHECKED: cargo-deny is not installed (cargo install cargo-deny)");
+                Ok(())
+            }
+            Self::Deny => run.cargo("deny check bans licenses sources"),
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    /// The surroundings with these URLs and these arguments for the test runner.
+    pub(crate) fn new(layout: &'a Layout, env: EnvFile, rest: &'a [String]) -> Result<Self> {
+        let path = program::path()?;
+        Ok(Self { layout, env, path, rest })
+    }
+
+    /// A cargo command in the workspace, with the URLs of the servers in its environment.
+    pub(crate) fn command(&self, arguments: &str) -> Command {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+        let mut command = Command::new(cargo);
+        command
+            .args(arguments.split_whitespace())
+            .envs(self.env.iter())
+            .env("PATH", &self.path)
+            .current_dir(&self.layout.root);
+        command
+    }
+
+    /// Runs a cargo command.
+    pub(crate) fn cargo(&self, arguments: &str) -> Result<()> {
+        finish(self.command(arguments))
+    }
+
+    /// Whether cargo has this subcommand.
+    fn has(&self, subcommand: &str) -> bool {
+        self.command(subcommand)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+    }
+
+    fn tests(&self) -> Result<()> {
+        let mut command = if self.has("nextest") {
+            self.command("nextest run --workspace --all-features")
+        } else {
+            println!("cargo-nextest is not installed: this is `cargo test`");
+            self.command("test --workspace --all-features --lib --bins --tests")
+        };
+        command.args(self.rest);
+        finish(command)
+    }
+}
+
+/// Shows a command, runs it, and fails when it fails.
+pub(crate) fn finish(mut command: Command) -> Result<()> {
+    let shown = show(&command);
+    println!("$ {shown}");
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot run `{shown}`"))?;
+    if !status.success() {
+        bail!("`{shown}` ended with {status}");
+    }
+    Ok(())
+}
+
+/// A command as one would type it.
+pub(crate) fn show(command: &Command) -> String {
+    let mut words = vec!["cargo".to_owned()];
+    words.extend(command.get_args().map(|word| {
+        let word = word.to_string_lossy();
+        if word.contains(|c: char| c.is_whitespace() || "'\"()&|*".contains(c)) {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        } else {
+            word.into_owned()
+        }
+    }));
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_as_one_would_type_it() {
+        let mut command = Command::new("/some/where/cargo");
+        command.args(["nextest", "run", "-E", "test(it's)"]);
+        assert_eq!(show(&command), r"cargo nextest run -E 'test(it'\''s)'");
+    }
+
+    #[test]
+    fn only_code_that_runs_needs_servers() {
+        let needing: Vec<_> =
+            Step::ALL.into_iter().filter(|step| step.needs_services()).map(Step::name).collect();
+        assert_eq!(needing, ["test", "doctest", "examples"]);
+    }
+}

@@ -1,0 +1,102 @@
+//! `cargo xtask test`: everything that must pass, in one command.
+//!
+//! * The servers come first, when a step that is to run needs them. A database that cannot be had
+//!   fails the run; nothing is ever skipped for want of one.
+//! * The first step that fails ends the run, with its name and a non-zero exit code.
+//! * A table of the times is printed at the end, also after a failure: a run that gets slow shows
+//!   where.
+//! * Servers that this run has started are stopped again, also after a failure; those that were
+//!   up before stay up.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::envfile::EnvFile;
+use crate::layout::Layout;
+use crate::services::{self, User};
+use crate::step::{Run, Step};
+
+/// How long a step took.
+struct Time {
+    name: &'static str,
+    taken: Duration,
+    passed: bool,
+}
+
+/// Runs the steps.
+pub(crate) fn run(layout: &Layout, steps: &[Step], rest: &[String]) -> Result<()> {
+    let begin = Instant::now();
+    let mut times = Vec::new();
+    let result = with_services(layout, steps, rest, &mut times);
+    print!("{}", table(&times, begin.elapsed()));
+    result
+}
+
+fn with_services(layout: &Layout, steps: &[Step], rest: &[String], times: &mut Vec<Time>) -> Result<()> {
+    if !steps.iter().any(|step| step.needs_services()) {
+        return in_order(steps, &Run::new(layout, EnvFile::default(), rest)?, times);
+    }
+    let user = User::announce(layout)?;
+    let mut started = Vec::new();
+    let result = timed("services", times, || services::up(layout, &mut started))
+        .context("without its databases nothing is tested")
+        .and_then(|env| in_order(steps, &Run::new(layout, env, rest)?, times));
+    let left = user.leave(layout, &started);
+    result.and(left)
+}
+
+/// Runs one step after the other until one fails.
+fn in_order(steps: &[Step], run: &Run<'_>, times: &mut Vec<Time>) -> Result<()> {
+    for step in steps {
+        let name = step.name();
+        println!("\n== {name}");
+        timed(name, times, || step.run(run)).with_context(|| format!("the step `{name}` failed"))?;
+    }
+    Ok(())
+}
+
+/// Does something and notes how long it took, whatever came of it.
+fn timed<T>(name: &'static str, times: &mut Vec<Time>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let begin = Instant::now();
+    let result = work();
+    times.push(Time { name, taken: begin.elapsed(), passed: result.is_ok() });
+    result
+}
+
+/// The steps that were run, their seconds, and the total.
+fn table(times: &[Time], total: Duration) -> String {
+    let mut table = String::from("\n");
+    for time in times {
+        let mark = if time.passed { "" } else { "  FAILED" };
+        table += &line(time.name, time.taken, mark);
+    }
+    table + &line("total", total, "")
+}
+
+fn line(name: &str, taken: Duration, mark: &str) -> String {
+    format!("{name:<10}{:>8.1} s{mark}\n", taken.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_failure_counts_too() {
+        let mut times = Vec::new();
+        assert!(timed("fmt", &mut times, || Ok(())).is_ok());
+        assert!(timed("test", &mut times, || Err::<(), _>(anyhow!("no"))).is_err());
+        times[0].taken = Duration::from_millis(1_250);
+        times[1].taken = Duration::from_secs(100);
+        assert_eq!(
+            table(&times, Duration::from_secs(102)),
+            "\n\
+             fmt            1.2 s\n\
+             test         100.0 s  FAILED\n\
+             total        102.0 s\n"
+        );
+    }
+}
