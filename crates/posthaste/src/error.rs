@@ -100,6 +100,8 @@ pub enum ErrorKind {
     AccessDenied,
     /// The database or the transaction is read-only.
     ReadOnly,
+    /// The database, or the schema in it, does not exist.
+    DatabaseMissing,
     /// The table does not exist.
     TableMissing,
     /// The table exists but is not as its migrations make it.
@@ -169,9 +171,10 @@ impl ErrorKind {
             Self::Hook => "see the hook's own message",
             Self::NotInTransaction => "open a transaction and enqueue inside it",
             Self::WrongDatabase => "pass a transaction of the outbox's own database",
-            Self::Unreachable => "check the URL, the network and that the server is up",
+            Self::Unreachable => "check the URL, and that the server is up or the file's directory exists",
             Self::AccessDenied => "check user, password and privileges",
             Self::ReadOnly => "connect to a database that can be written to",
+            Self::DatabaseMissing => "create the database or schema, or correct its name",
             Self::TableMissing => "create it with `posthaste migrate up` or `outbox.migrate()`",
             Self::SchemaMismatch => {
                 "compare it with `posthaste migrate validate`, then bring it up with `posthaste migrate up`"

@@ -28,12 +28,16 @@
 //! | [`produce`] | [`Outbox`]: events into the caller's transaction |
 //! | [`store`] | one table: claim, settle, look, purge, migrate |
 //! | [`inbox`] | [`Inbox`]: a consumer takes each event once |
+//! | [`sink`] | where events go |
+//! | [`testing`] | an outbox and a sink in memory, with assertions |
 
 pub mod error;
 pub mod event;
 pub mod inbox;
 pub mod produce;
+pub mod sink;
 pub mod store;
+pub mod testing;
 
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventBuilder, IntoEvent, TypedEvent};

@@ -1,6 +1,7 @@
 -- The outbox table. A public contract: one plain INSERT of topic and payload is a complete event.
 -- A claim writes locked_by, locked_until and attempts only, none of which an index mentions, so that it
--- stays a heap-only update; the fillfactor leaves each page room for the new row versions.
+-- stays a heap-only update; the fillfactor leaves each page room for a second version of its rows, each a
+-- little longer for the lease.
 CREATE TABLE {table} (
     id             uuid        NOT NULL DEFAULT encode(set_bit(set_bit(overlay(
                                    uuid_send(gen_random_uuid())
@@ -34,7 +35,7 @@ CREATE TABLE {table} (
     CONSTRAINT "{name}_payload_check" CHECK ((payload IS NULL) <> (payload_bytes IS NULL)),
     CONSTRAINT "{name}_attempts_check" CHECK (attempts >= 0),
     CONSTRAINT "{name}_outcome_check" CHECK (outcome IN ('delivered', 'dead'))
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
+) WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 
 CREATE INDEX "{name}_claim" ON {table} (available_at, seq) WHERE outcome IS NULL;
 CREATE UNIQUE INDEX "{name}_dedupe" ON {table} (namespace, topic, dedupe_key) WHERE dedupe_key IS NOT NULL;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -99,23 +100,32 @@ impl EventBuilder {
 
     /// A JSON payload from a value, serialised here and now.
     pub fn json<T: Serialize + ?Sized>(mut self, value: &T) -> Result<Self> {
-        let text = serde_json::to_vec(value).map_err(|cause| {
-            let message = format!("the payload of {:?} cannot be written as JSON", self.event.topic);
-            Error::new(ErrorKind::PayloadNotJson, message).because(cause)
-        })?;
-        self.json = Some(Payload::json(text));
+        let text = serde_json::to_string(value).map_err(|cause| self.not_json().because(cause))?;
+        self.json = Some(self.checked(text)?);
         Ok(self)
     }
 
     /// A JSON payload from JSON text, checked and kept byte for byte.
     pub fn json_text(mut self, text: impl Into<String>) -> Result<Self> {
         let text = text.into();
-        if let Err(cause) = serde_json::from_str::<serde::de::IgnoredAny>(&text) {
-            let message = format!("the payload of {:?} is not JSON", self.event.topic);
-            return Err(Error::new(ErrorKind::PayloadNotJson, message).because(cause));
-        }
-        self.json = Some(Payload::json(text));
+        serde_json::from_str::<IgnoredAny>(&text).map_err(|cause| self.not_json().because(cause))?;
+        self.json = Some(self.checked(text)?);
         Ok(self)
+    }
+
+    /// JSON text that every database takes.
+    fn checked(&self, text: String) -> Result<Payload> {
+        if has_lone_surrogate(&text) {
+            return Err(self.not_json().because(r"half a surrogate pair (\ud800 to \udfff) is no character"));
+        }
+        Ok(Payload::json(text))
+    }
+
+    fn not_json(&self) -> Error {
+        Error::new(
+            ErrorKind::PayloadNotJson,
+            format!("the payload of {:?} is not valid JSON", self.event.topic),
+        )
     }
 
     /// A binary payload with its content type.
@@ -185,4 +195,25 @@ impl EventBuilder {
         rules.check(&self.event)?;
         Ok(self.event)
     }
+}
+
+/// Whether valid JSON has an escape of a surrogate that is not half of a pair. Rust's strings never have.
+fn has_lone_surrogate(json: &str) -> bool {
+    let mut rest = json;
+    while let Some(at) = rest.find('\\') {
+        let escape = &rest[at..];
+        let (this, next) = (code_unit(escape), escape.get(6..).and_then(code_unit));
+        rest = match (this, next) {
+            (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => &escape[12..],
+            (Some(0xd800..=0xdfff), _) => return true,
+            (Some(_), _) => &escape[6..],
+            (None, _) => escape.get(2..).unwrap_or_default(),
+        };
+    }
+    false
+}
+
+/// The code unit of an escape of four hexadecimal digits that the text begins with.
+fn code_unit(text: &str) -> Option<u16> {
+    u16::from_str_radix(text.strip_prefix("\\u")?.get(..4)?, 16).ok()
 }

@@ -7,7 +7,11 @@
 //!
 //! Lengths are in characters and equal the columns' widths on every database.
 
-use super::{Event, Headers, Payload};
+use std::time::Duration;
+
+use time::{OffsetDateTime, UtcOffset};
+
+use super::{Available, Event, Headers, Payload};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Characters a topic, and an event type, may have.
@@ -22,6 +26,9 @@ const NAMESPACE_LIMIT: usize = 64;
 const HEADER_KEY_LIMIT: usize = 128;
 /// Bytes of all headers together: what brokers and proxies commonly let pass.
 const HEADERS_LIMIT: usize = 16 * 1024;
+
+/// The longest delay: no date overflows by it.
+const DELAY_LIMIT: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 /// What an outbox demands of its events beyond what all events must be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +62,7 @@ impl EventRules {
         dedupe_key_of_tenant(event.dedupe_key.as_deref(), event.tenant_id.as_deref())?;
         headers(&event.headers)?;
         version(event.version)?;
+        times(event)?;
         payload(&event.payload, self.max_payload)
     }
 }
@@ -145,6 +153,32 @@ fn version(version: u32) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Times that every database can store.
+fn times(event: &Event) -> Result<()> {
+    let years = 1000..=9999;
+    let storable = |field, at: Option<OffsetDateTime>| match at {
+        Some(at) if !years.contains(&at.to_offset(UtcOffset::UTC).year()) => Err(Error::new(
+            ErrorKind::OutOfRange { field },
+            format!(
+                "{field} is in the year {}, not between {} and {}",
+                at.year(),
+                years.start(),
+                years.end()
+            ),
+        )),
+        _ => Ok(()),
+    };
+    storable("occurred_at", event.occurred_at)?;
+    match event.available {
+        Available::At(at) => storable("available_at", Some(at)),
+        Available::After(delay) if delay > DELAY_LIMIT => Err(Error::new(
+            ErrorKind::OutOfRange { field: "delay" },
+            format!("the delay of {} days is longer than a hundred years", delay.as_secs() / 86_400),
+        )),
+        Available::Now | Available::After(_) => Ok(()),
+    }
 }
 
 fn payload(payload: &Payload, limit: usize) -> Result<()> {

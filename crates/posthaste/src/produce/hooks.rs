@@ -49,6 +49,25 @@ pub trait Hook: Send + Sync + 'static {
     }
 }
 
+/// A shared hook is a hook.
+impl<H: Hook + ?Sized> Hook for Arc<H> {
+    fn before_write(&self, events: Vec<Event>) -> Result<Vec<Event>, HookError> {
+        (**self).before_write(events)
+    }
+
+    fn after_write(&self, events: &[Event]) -> Result<(), HookError> {
+        (**self).after_write(events)
+    }
+
+    fn after_commit(&self, events: &[Event]) -> Result<(), HookError> {
+        (**self).after_commit(events)
+    }
+
+    fn after_rollback(&self, events: &[Event]) -> Result<(), HookError> {
+        (**self).after_rollback(events)
+    }
+}
+
 /// The hooks of an outbox, in the order they were added.
 #[derive(Clone, Default)]
 pub struct Hooks(Vec<Arc<dyn Hook>>);

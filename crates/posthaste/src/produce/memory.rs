@@ -58,7 +58,7 @@ impl MemoryTransaction {
     pub fn commit(mut self) {
         self.store.write(&std::mem::take(&mut self.written));
         for (inbox, receipt) in self.received.drain(..) {
-            inbox.write(vec![receipt]);
+            inbox.write(receipt);
         }
         for (hooks, events) in self.for_hooks.drain(..) {
             hooks.after_commit(&events);

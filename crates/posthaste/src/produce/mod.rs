@@ -4,11 +4,23 @@
 //! transaction, by type: of which client library is up to the caller, a pool never fits.
 
 mod backend;
+#[cfg(feature = "diesel-async-0_9")]
+mod diesel_async;
 mod hooks;
 mod memory;
+#[cfg(all(feature = "sea-orm-2", any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
+mod sea_orm;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod sqlx;
+#[cfg(feature = "tokio-postgres-0_7")]
+mod tokio_postgres;
 mod trace;
+#[cfg(any(
+    feature = "diesel-async-0_9",
+    feature = "tokio-postgres-0_7",
+    all(feature = "sea-orm-2", any(feature = "postgres", feature = "mysql", feature = "sqlite"))
+))]
+mod values;
 
 use std::sync::Arc;
 

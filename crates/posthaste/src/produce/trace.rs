@@ -1,5 +1,8 @@
 //! The trace an event belongs to: W3C `traceparent` and `tracestate`, put into its headers.
 
+#[cfg(feature = "opentelemetry-0_33")]
+mod opentelemetry;
+
 use std::sync::Arc;
 
 use crate::event::Event;
@@ -45,7 +48,14 @@ impl Source {
     }
 }
 
+/// OpenTelemetry's current span, where that feature is on.
 impl Default for Source {
+    #[cfg(feature = "opentelemetry-0_33")]
+    fn default() -> Self {
+        Self::new(opentelemetry::current)
+    }
+
+    #[cfg(not(feature = "opentelemetry-0_33"))]
     fn default() -> Self {
         Self(None)
     }

@@ -24,6 +24,7 @@ pub(crate) fn client_kind(error: &SqlxError) -> ErrorKind {
 /// What happened to this table, in one sentence.
 pub(crate) fn message(kind: &ErrorKind, table: &TableName, said: &str) -> String {
     match kind {
+        ErrorKind::DatabaseMissing => format!("the place of table {table} does not exist ({said})"),
         ErrorKind::TableMissing => format!("table {table} does not exist"),
         ErrorKind::SchemaMismatch => format!("table {table} is not as its migrations make it ({said})"),
         ErrorKind::ReadOnly => format!("table {table} cannot be written to ({said})"),

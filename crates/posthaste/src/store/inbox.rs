@@ -39,9 +39,8 @@ impl MemoryInbox {
         self.lock().contains_key(receipt)
     }
 
-    pub(crate) fn write(&self, receipts: Vec<(String, Uuid)>) {
-        let now = Instant::now();
-        self.lock().extend(receipts.into_iter().map(|receipt| (receipt, now)));
+    pub(crate) fn write(&self, receipt: (String, Uuid)) {
+        self.lock().insert(receipt, Instant::now());
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, Uuid), Instant>> {

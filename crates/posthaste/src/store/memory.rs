@@ -58,6 +58,11 @@ impl MemoryStore {
         self.lock().advanced += by;
     }
 
+    /// Every event in the table, in the order of their writing.
+    pub(crate) fn events(&self) -> Vec<Event> {
+        self.lock().by_sequence.values().map(|row| row.event.clone()).collect()
+    }
+
     /// Writes events, as at the end of a transaction.
     pub(crate) fn write(&self, events: &[Event]) -> Vec<Enqueued> {
         let mut rows = self.lock();
@@ -423,6 +428,8 @@ impl Store for MemoryStore {
     async fn validate(&self) -> Result<Vec<Difference>> {
         Ok(Vec::new())
     }
+
+    async fn close(&self) {}
 }
 
 #[cfg(test)]

@@ -65,6 +65,8 @@ pub struct MigrationState {
     pub name: String,
     /// When it was applied; `None` if it is still to come.
     pub applied_at: Option<OffsetDateTime>,
+    /// Whether this version of posthaste knows it; a newer one has applied those it does not.
+    pub known: bool,
 }
 
 /// One way in which a live table differs from what its migrations make.
@@ -75,6 +77,11 @@ pub enum Difference {
     Table,
     /// A migration has not been applied.
     Migration {
+        /// Its number.
+        version: u32,
+    },
+    /// A newer version of posthaste has applied a migration.
+    NewerMigration {
         /// Its number.
         version: u32,
     },
@@ -109,6 +116,9 @@ impl std::fmt::Display for Difference {
         match self {
             Self::Table => f.write_str("the table does not exist"),
             Self::Migration { version } => write!(f, "migration {version} has not been applied"),
+            Self::NewerMigration { version } => {
+                write!(f, "migration {version} is newer than this version of posthaste")
+            }
             Self::MissingColumn { column } => write!(f, "column {column} is missing"),
             Self::Column { column, expected, found } => {
                 write!(f, "column {column} is {found}, expected {expected}")
@@ -214,13 +224,26 @@ pub(crate) fn states(applied: &[(u32, OffsetDateTime)], known: &[Migration]) -> 
             version: m.version,
             name: m.name.to_owned(),
             applied_at: applied_at(m.version),
+            known: true,
         })
         .chain(unknown.map(|(version, at)| MigrationState {
             version: *version,
             name: "unknown to this version".to_owned(),
             applied_at: Some(*at),
+            known: false,
         }))
         .collect()
+}
+
+/// Migrations that are missing, and those only a newer version knows.
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+pub(crate) fn unmatched(states: &[MigrationState]) -> Vec<Difference> {
+    let difference = |state: &MigrationState| match (state.known, state.applied_at) {
+        (true, None) => Some(Difference::Migration { version: state.version }),
+        (false, _) => Some(Difference::NewerMigration { version: state.version }),
+        (true, Some(_)) => None,
+    };
+    states.iter().filter_map(difference).collect()
 }
 
 /// A column as the migrations make it.

@@ -189,4 +189,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// How the live table differs from what its migrations make; empty if it does not.
     async fn validate(&self) -> Result<Vec<Difference>>;
+
+    /// Closes its connections; a program that ends should wait for it, so that an SQLite file is left whole
+    /// without its write-ahead log beside it.
+    async fn close(&self);
 }

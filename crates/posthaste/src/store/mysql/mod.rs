@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions, MySqlRow};
-use sqlx::{MySql, Row, Transaction};
+use sqlx::{ConnectOptions, Connection, MySql, Row, Transaction};
 use time::{OffsetDateTime, PrimitiveDateTime};
 use uuid::Uuid;
 
@@ -37,6 +37,7 @@ pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, a
 pub struct MySqlStore {
     pool: MySqlPool,
     table: TableName,
+    dialect: Dialect,
     statements: Arc<Statements>,
 }
 
@@ -54,19 +55,21 @@ impl MySqlStore {
             insert: insert::Statements::new(&table),
             queue: queue::Statements::new(&table),
         });
-        Self { pool, table, statements }
+        Self { pool, table, dialect: Dialect::MySql, statements }
     }
 
     /// The store of this table, on a pool of its own.
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
         let options: MySqlConnectOptions = url.parse().map_err(|error| errors::connecting(error, &table))?;
+        // A pool would try again until its timeout and then say nothing but that.
+        let mut first = options.connect().await.map_err(|error| errors::connecting(error, &table))?;
+        let dialect = schema::dialect(&mut first).await.map_err(|error| errors::connecting(error, &table))?;
+        first.close().await.map_err(|error| errors::connecting(error, &table))?;
         let pool = MySqlPoolOptions::new()
             .max_connections(8)
             .acquire_timeout(Duration::from_secs(10))
-            .connect_with(options)
-            .await
-            .map_err(|error| errors::connecting(error, &table))?;
-        Ok(Self::new(pool, table))
+            .connect_lazy_with(options);
+        Ok(Self { dialect, ..Self::new(pool, table) })
     }
 
     /// The statements that write events, for the producers.
@@ -85,8 +88,9 @@ impl Store for MySqlStore {
         &self.table
     }
 
+    /// MariaDB is told from MySQL where posthaste has made the connection.
     fn dialect(&self) -> Dialect {
-        Dialect::MySql
+        self.dialect
     }
 
     async fn now(&self) -> Result<OffsetDateTime> {
@@ -174,6 +178,10 @@ impl Store for MySqlStore {
 
     async fn validate(&self) -> Result<Vec<Difference>> {
         schema::validate(&self.pool, &self.table).await
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
     }
 }
 

@@ -84,12 +84,7 @@ pub(super) async fn validate(pool: &MySqlPool, table: &TableName) -> Result<Vec<
     if !exists(&mut connection, table, table).await? {
         return Ok(vec![Difference::Table]);
     }
-    let states = states(pool, table, Family::Outbox).await?;
-    let missing = states
-        .iter()
-        .filter(|s| s.applied_at.is_none())
-        .map(|s| Difference::Migration { version: s.version });
-    let mut found: Vec<Difference> = missing.collect();
+    let mut found = migrate::unmatched(&states(pool, table, Family::Outbox).await?);
 
     let columns = sqlx::query(
         "SELECT CAST(COLUMN_NAME AS CHAR), CAST(CONCAT(LOWER(COLUMN_TYPE), IF(IS_NULLABLE = 'NO', ' not null', '')) AS CHAR)
@@ -177,11 +172,7 @@ impl<'a> Session<'a> {
             );
             return Err(Error::new(ErrorKind::Conflict, message));
         }
-        let version: String = sqlx::query_scalar("SELECT VERSION()")
-            .fetch_one(&mut connection)
-            .await
-            .map_err(|e| classify(e, table))?;
-        let dialect = if version.contains("MariaDB") { Dialect::MariaDb } else { Dialect::MySql };
+        let dialect = dialect(&mut connection).await.map_err(|e| classify(e, table))?;
         Ok(Self { connection, table, dialect })
     }
 
@@ -205,6 +196,12 @@ impl<'a> Session<'a> {
     async fn unlock(self) -> Result<()> {
         self.connection.close().await.map_err(|e| classify(e, self.table))
     }
+}
+
+/// MySQL or MariaDB, by what the server says of itself.
+pub(super) async fn dialect(connection: &mut MySqlConnection) -> sqlx::Result<Dialect> {
+    let version: String = sqlx::query_scalar("SELECT VERSION()").fetch_one(connection).await?;
+    Ok(if version.contains("MariaDB") { Dialect::MariaDb } else { Dialect::MySql })
 }
 
 async fn applied(connection: &mut MySqlConnection, table: &TableName) -> Result<Vec<(u32, OffsetDateTime)>> {

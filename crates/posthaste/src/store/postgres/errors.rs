@@ -30,12 +30,13 @@ pub(crate) fn connecting(error: SqlxError, table: &TableName) -> Error {
 /// The kind behind a SQLSTATE; every client library has one.
 pub(crate) fn kind_of_sqlstate(code: &str) -> ErrorKind {
     match code {
-        "42P01" | "3F000" => ErrorKind::TableMissing,
+        "42P01" => ErrorKind::TableMissing,
+        "3D000" | "3F000" => ErrorKind::DatabaseMissing,
         "42703" | "42P10" | "42804" => ErrorKind::SchemaMismatch,
         "25006" => ErrorKind::ReadOnly,
         "22P02" | "22032" => ErrorKind::PayloadNotJson,
         "40001" | "40P01" => ErrorKind::Conflict,
-        "28000" | "28P01" | "42501" | "3D000" => ErrorKind::AccessDenied,
+        "28000" | "28P01" | "42501" => ErrorKind::AccessDenied,
         "57P01" | "57P02" | "57P03" | "57P05" | "53300" => ErrorKind::Unreachable,
         _ if code.starts_with("08") => ErrorKind::Unreachable,
         _ if code.starts_with("23") => ErrorKind::Constraint,

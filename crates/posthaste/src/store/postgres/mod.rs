@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgRow};
-use sqlx::{Row, ValueRef};
+use sqlx::{ConnectOptions, Connection, Row, ValueRef};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -59,12 +59,13 @@ impl PostgresStore {
     /// The store of this table, on a pool of its own.
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
         let options: PgConnectOptions = url.parse().map_err(|error| errors::connecting(error, &table))?;
+        // A pool would try again until its timeout and then say nothing but that.
+        let first = options.connect().await.map_err(|error| errors::connecting(error, &table))?;
+        first.close().await.map_err(|error| errors::connecting(error, &table))?;
         let pool = PgPoolOptions::new()
             .max_connections(8)
             .acquire_timeout(Duration::from_secs(10))
-            .connect_with(options)
-            .await
-            .map_err(|error| errors::connecting(error, &table))?;
+            .connect_lazy_with(options);
         Ok(Self::new(pool, table))
     }
 
@@ -169,6 +170,10 @@ impl Store for PostgresStore {
 
     async fn validate(&self) -> Result<Vec<Difference>> {
         schema::validate(&self.pool, &self.table).await
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
     }
 }
 

@@ -74,12 +74,7 @@ pub(super) async fn validate(pool: &PgPool, table: &TableName) -> Result<Vec<Dif
     if !exists(&mut connection, table, table).await? {
         return Ok(vec![Difference::Table]);
     }
-    let states = states(pool, table, Family::Outbox).await?;
-    let missing = states
-        .iter()
-        .filter(|s| s.applied_at.is_none())
-        .map(|s| Difference::Migration { version: s.version });
-    let mut found: Vec<Difference> = missing.collect();
+    let mut found = migrate::unmatched(&states(pool, table, Family::Outbox).await?);
 
     let columns = sqlx::query(
         "SELECT attname::text, format_type(atttypid, atttypmod) || CASE WHEN attnotnull THEN ' not null' ELSE '' END

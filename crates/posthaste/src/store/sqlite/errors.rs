@@ -25,6 +25,11 @@ pub(crate) fn connecting(error: SqlxError, table: &TableName) -> Error {
     })
 }
 
+/// Whether the file may only be read.
+pub(super) fn is_read_only(error: &SqlxError) -> bool {
+    error.as_database_error().is_some_and(|db| kind_of(db) == ErrorKind::ReadOnly)
+}
+
 fn kind_of(error: &dyn DatabaseError) -> ErrorKind {
     kind_of_code(&error.code().unwrap_or_default(), error.message())
 }

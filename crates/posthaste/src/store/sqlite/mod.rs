@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::Row;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteRow};
+use sqlx::{ConnectOptions, Connection, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -62,16 +62,19 @@ impl SqliteStore {
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
         refuse_schema(&table)?;
         let options: SqliteConnectOptions = url.parse().map_err(|error| errors::connecting(error, &table))?;
-        let options = options
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .busy_timeout(Duration::from_secs(10));
+        let options = options.create_if_missing(true).busy_timeout(Duration::from_secs(10));
+        // A pool would try again until its timeout and then say nothing but that.
+        let mut first = options.connect().await.map_err(|error| errors::connecting(error, &table))?;
+        match sqlx::query("PRAGMA journal_mode = WAL").execute(&mut first).await {
+            Err(error) if !errors::is_read_only(&error) => return Err(errors::connecting(error, &table)),
+            // A file that may only be read stays in the mode it has.
+            _ => {}
+        }
         let pool = SqlitePoolOptions::new()
             .max_connections(4)
             .acquire_timeout(Duration::from_secs(10))
-            .connect_with(options)
-            .await
-            .map_err(|error| errors::connecting(error, &table))?;
+            .connect_lazy_with(options);
+        first.close().await.map_err(|error| errors::connecting(error, &table))?;
         Self::new(pool, table)
     }
 
@@ -189,6 +192,10 @@ impl Store for SqliteStore {
 
     async fn validate(&self) -> Result<Vec<Difference>> {
         schema::validate(&self.pool, &self.table).await
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
     }
 }
 

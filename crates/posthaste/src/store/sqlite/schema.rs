@@ -81,12 +81,7 @@ pub(super) async fn validate(pool: &SqlitePool, table: &TableName) -> Result<Vec
     if !exists(&mut connection, table, table).await? {
         return Ok(vec![Difference::Table]);
     }
-    let states = states(pool, table, Family::Outbox).await?;
-    let missing = states
-        .iter()
-        .filter(|s| s.applied_at.is_none())
-        .map(|s| Difference::Migration { version: s.version });
-    let mut found: Vec<Difference> = missing.collect();
+    let mut found = migrate::unmatched(&states(pool, table, Family::Outbox).await?);
 
     let columns = sqlx::query(
         "SELECT name, lower(type) || CASE WHEN \"notnull\" OR pk THEN ' not null' ELSE '' END FROM pragma_table_info(?1)",

@@ -1,0 +1,160 @@
+//! What a command works on: a database and a table in it.
+//!
+//! Without `--database` it is the embedded database, an SQLite file in the working directory. Only what is
+//! meant to create that file does: looking into a database that is not there leaves nothing behind.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use posthaste::TableName;
+use posthaste::store::{self, Dialect, Store};
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::sqlite::SqliteConnectOptions;
+
+use crate::args::Place;
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// The embedded database.
+const EMBEDDED: &str = "sqlite://posthaste.db";
+
+/// A database and a table in it. Its URL may hold a password: there is no way to show it.
+pub(crate) struct Target {
+    url: String,
+    embedded: bool,
+    dialect: Dialect,
+    table: TableName,
+    /// What has been connected to, to be closed at the end.
+    opened: RefCell<Vec<Arc<dyn Store>>>,
+}
+
+impl Target {
+    /// From the command line and the environment; nothing is connected to yet.
+    pub(crate) fn new(place: Place) -> Result<Self, Failure> {
+        let table = place.table.parse()?;
+        let embedded = place.database.is_none();
+        let url = place.database.unwrap_or_else(|| EMBEDDED.to_owned());
+        let dialect = Dialect::of_url(&url)?;
+        Ok(Self { url, embedded, dialect, table, opened: RefCell::default() })
+    }
+
+    /// The table's name.
+    pub(crate) fn table(&self) -> &TableName {
+        &self.table
+    }
+
+    /// Which database the URL leads to.
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    /// Whether it is the embedded database, which creates itself.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.embedded
+    }
+
+    /// The SQLite file, if it is one that does not exist yet.
+    pub(crate) fn missing_file(&self) -> Option<PathBuf> {
+        if self.dialect != Dialect::Sqlite
+            || self.url.contains(":memory:")
+            || self.url.contains("mode=memory")
+        {
+            return None;
+        }
+        let options: SqliteConnectOptions = self.url.parse().ok()?;
+        let file = options.get_filename();
+        (!file.exists()).then(|| file.to_owned())
+    }
+
+    /// The store of a database that is expected to be there.
+    pub(crate) async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
+        match self.missing_file() {
+            None => self.open_or_create().await,
+            Some(file) => Err(Failure::new(
+                Exit::Table,
+                format!(
+                    "there is no database file {}; create it with `posthaste migrate up`",
+                    file.display()
+                ),
+            )),
+        }
+    }
+
+    /// The store; an SQLite file is created.
+    pub(crate) async fn open_or_create(&self) -> Result<Arc<dyn Store>, Failure> {
+        let store = store::connect(&self.url, self.table.clone()).await?;
+        self.opened.borrow_mut().push(Arc::clone(&store));
+        Ok(store)
+    }
+
+    /// Closes what was opened, so that an SQLite file is left without its log beside it.
+    pub(crate) async fn close(&self) {
+        let opened = self.opened.take();
+        for store in opened {
+            store.close().await;
+        }
+    }
+
+    /// The host of a database that is not on this machine. A URL that cannot be read counts as one.
+    pub(crate) fn remote_host(&self) -> Option<String> {
+        let host = match self.dialect {
+            Dialect::Postgres => self.url.parse::<PgConnectOptions>().map(|options| {
+                let socket = options.get_socket().is_some() || options.get_host().starts_with('/');
+                (!socket).then(|| options.get_host().to_owned())
+            }),
+            Dialect::MySql | Dialect::MariaDb => self
+                .url
+                .parse::<MySqlConnectOptions>()
+                .map(|options| options.get_socket().is_none().then(|| options.get_host().to_owned())),
+            Dialect::Sqlite | Dialect::Memory => return None,
+        };
+        host.unwrap_or_else(|_| Some("an unknown host".to_owned())).filter(|host| !is_local(host))
+    }
+}
+
+fn is_local(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote_host(url: &str) -> Option<String> {
+        let place = Place { database: Some(url.to_owned()), table: "outbox".to_owned() };
+        Target::new(place).ok().and_then(|target| target.remote_host())
+    }
+
+    #[test]
+    fn op4_a_database_on_this_machine_is_local() {
+        for url in [
+            "postgres://u:p@localhost/db",
+            "postgres://u:p@127.0.0.2:5433/db",
+            "postgres://u@[::1]/db",
+            "postgres://u@%2Fvar%2Frun%2Fpostgresql/db",
+            "postgres:///db?host=/var/run/postgresql",
+            "mysql://u:p@LOCALHOST:3306/db",
+            "mysql://u@db.example/db?socket=/run/mysqld.sock",
+            "sqlite://db.example/shop.db",
+        ] {
+            assert_eq!(remote_host(url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn op4_a_database_elsewhere_is_not() {
+        for (url, host) in [
+            ("postgres://u:p@db.example/db", "db.example"),
+            ("postgres://u:p@localhost/db?host=db.example", "db.example"),
+            ("postgres://u:p@localhost.example/db", "localhost.example"),
+            ("mariadb://u:p@10.0.0.7/db", "10.0.0.7"),
+            ("mysql://u:p@0.0.0.0/db", "0.0.0.0"),
+        ] {
+            assert_eq!(remote_host(url).as_deref(), Some(host), "{url}");
+        }
+    }
+}

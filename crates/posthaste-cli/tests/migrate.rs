@@ -1,0 +1,188 @@
+//! `migrate`: eight at once, printed SQL in the databases' own clients, comparing, and reverting.
+
+use crate::support::{Answer, Db, Kind, answer, server_url};
+
+fn eight_processes_migrate_once(kind: Kind) {
+    let db = Db::new(kind);
+    let children: Vec<_> = (0..8).map(|_| db.spawn(["migrate", "up"])).collect();
+    let answers: Vec<Answer> = children.into_iter().map(|child| answer(child).exits(0)).collect();
+    let applied = answers.iter().filter(|a| a.out.contains("applied migration 1")).count();
+    let current = answers.iter().filter(|a| a.out.contains("is up to date")).count();
+    assert_eq!((applied, current), (1, 7), "{answers:?}");
+    db.run(["migrate", "validate"]).exits(0);
+    assert_eq!(db.sql(&format!("SELECT count(*) FROM {}", db.ledger())), "1");
+}
+
+#[test]
+fn st3_eight_processes_migrate_once_on_postgres() {
+    eight_processes_migrate_once(Kind::Postgres);
+}
+
+#[test]
+fn st3_eight_processes_migrate_once_on_mariadb() {
+    eight_processes_migrate_once(Kind::MariaDb);
+}
+
+#[test]
+fn st3_eight_processes_migrate_once_on_sqlite() {
+    eight_processes_migrate_once(Kind::Sqlite);
+}
+
+fn printed_sql_makes_the_table(kind: Kind, dialect: &str) {
+    let db = Db::new(kind);
+    let derived = db.run(["migrate", "print"]).exits(0);
+    let named = db.run(["migrate", "print", "--dialect", dialect]).exits(0);
+    assert_eq!(derived.out, named.out);
+    assert_eq!(derived.err, "");
+    db.sql(&named.out);
+
+    let valid = db.run(["migrate", "validate"]).exits(0);
+    assert!(valid.out.contains("is as its migrations make it"), "{valid:?}");
+    let states = db.run(["migrate", "status", "--json"]).exits(0).json();
+    assert!(states.as_array().unwrap().iter().all(|s| s["applied_at"].is_string()), "{states}");
+    let up = db.run(["migrate", "up"]).exits(0);
+    assert!(up.out.contains("is up to date"), "{up:?}");
+    db.run(["enqueue", "a", "1"]).exits(0);
+}
+
+#[test]
+fn st3_printed_sql_makes_the_table_on_postgres() {
+    printed_sql_makes_the_table(Kind::Postgres, "postgres");
+}
+
+#[test]
+fn st3_printed_sql_makes_the_table_on_mariadb() {
+    printed_sql_makes_the_table(Kind::MariaDb, "mariadb");
+}
+
+#[test]
+fn st3_printed_sql_makes_the_table_on_sqlite() {
+    printed_sql_makes_the_table(Kind::Sqlite, "sqlite");
+}
+
+#[test]
+fn st3_printing_for_mysql_says_that_mariadb_differs() {
+    let db = Db::new(Kind::MariaDb);
+    let url = server_url(Kind::MariaDb);
+    let printed = db.run(["--database", &url, "migrate", "print"]).exits(0);
+    assert!(
+        printed.err.contains("--dialect mariadb") && printed.out.contains("utf8mb4_0900_bin"),
+        "{printed:?}"
+    );
+}
+
+#[test]
+fn st3_printing_needs_no_database_and_leaves_out_what_is_there() {
+    let db = Db::new(Kind::Sqlite);
+    let unreachable = ["--database", "postgres://u:p@127.0.0.1:1/x", "migrate", "print"];
+    for dialect in ["postgres", "mysql", "mariadb", "sqlite"] {
+        let all = db.run(unreachable.into_iter().chain(["--dialect", dialect])).exits(0);
+        let rest = db.run(unreachable.into_iter().chain(["--dialect", dialect, "--from", "1"])).exits(0);
+        assert!(all.out.contains("CREATE TABLE") && all.out.contains("posthaste 0001"), "{all:?}");
+        assert!(!rest.out.contains("posthaste 0001"), "{rest:?}");
+    }
+    assert!(db.dir.is_empty());
+}
+
+#[test]
+fn st3_status_and_validate_follow_the_table() {
+    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
+        let db = Db::new(kind);
+        if kind != Kind::Sqlite {
+            let before = db.run(["migrate", "status"]).exits(0);
+            assert!(before.out.contains("not applied"), "{before:?}");
+            let missing = db.run(["migrate", "validate"]).exits(5);
+            assert!(missing.out.contains("the table does not exist"), "{missing:?}");
+        }
+        db.run(["migrate", "up"]).exits(0);
+        let after = db.run(["migrate", "status"]).exits(0);
+        assert!(after.out.contains("UTC") && !after.out.contains("not applied"), "{after:?}");
+        db.run(["migrate", "validate"]).exits(0);
+
+        let view = format!("{}_status", db.table());
+        db.sql(&format!("DROP VIEW {view}; ALTER TABLE {} DROP COLUMN last_error", db.table()));
+        let differs = db.run(["migrate", "validate"]).exits(1);
+        assert!(differs.out.contains("column last_error is missing"), "{differs:?}");
+        assert!(differs.out.contains(&format!("view {view} is missing")), "{differs:?}");
+        let json = db.run(["migrate", "validate", "--json"]).exits(1).json();
+        assert_eq!(json["differences"].as_array().unwrap().len(), 2, "{json}");
+    }
+}
+
+#[test]
+fn op4_dropping_shows_what_goes_and_needs_consent() {
+    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
+        let db = Db::new(kind);
+        db.run(["migrate", "up"]).exits(0);
+        db.run(["enqueue", "a", "1"]).exits(0);
+        let count = format!("SELECT count(*) FROM {}", db.table());
+
+        let refused = db.run(["migrate", "down", "--to", "0"]).exits(6);
+        assert!(refused.err.contains("1 pending, 0 processing, 0 dead"), "{refused:?}");
+        assert!(refused.err.contains("posthaste: nobody can be asked"), "{refused:?}");
+        let misnamed = db.run(["migrate", "down", "--yes", "--confirm", "other"]).exits(6);
+        assert!(misnamed.err.contains("--confirm names \"other\""), "{misnamed:?}");
+        assert_eq!(db.sql(&count), "1");
+
+        let same = db.run(["migrate", "down", "--to", "1", "--yes"]).exits(0);
+        assert!(same.out.contains("nothing to revert, it is at migration 1"), "{same:?}");
+        let dropped = db.run(["migrate", "down", "--yes"]).exits(0);
+        assert!(dropped.out.contains("is dropped"), "{dropped:?}");
+        db.run(["migrate", "validate"]).exits(5);
+        let nothing = db.run(["migrate", "down", "--yes"]).exits(0);
+        assert!(nothing.out.contains("nothing to revert"), "{nothing:?}");
+        db.run(["migrate", "up"]).exits(0);
+        assert_eq!(db.sql(&count), "0");
+    }
+}
+
+#[test]
+fn op4_a_database_elsewhere_needs_the_name_repeated() {
+    for kind in [Kind::Postgres, Kind::MariaDb] {
+        let db = Db::new(kind);
+        db.run(["migrate", "up"]).exits(0);
+        // Leads to this machine, but does not say so.
+        let url = db.url().replace("127.0.0.1", "0.0.0.0");
+        let down = ["--database", &url, "migrate", "down", "--yes"];
+        let refused = db.run(down).exits(6);
+        assert!(refused.err.contains(&format!("--confirm {}", db.table())), "{refused:?}");
+        db.run(["migrate", "validate"]).exits(0);
+
+        let unanswered = db.run(["--database", &url, "migrate", "down", "--confirm", &db.table()]).exits(6);
+        assert!(unanswered.err.contains("--yes"), "{unanswered:?}");
+        db.run(["migrate", "validate"]).exits(0);
+
+        db.run(down.into_iter().chain(["--confirm", &db.table()])).exits(0);
+        db.run(["migrate", "validate"]).exits(5);
+    }
+}
+
+#[test]
+fn op4_on_a_terminal_it_asks() {
+    let db = Db::new(Kind::Sqlite);
+    let database = ["--database", "sqlite://outbox.db"];
+    let down = || database.into_iter().chain(["migrate", "down"]);
+    db.run(["migrate", "up"]).exits(0);
+    for no in ["n\n", "\n", "drop\n", "\x04"] {
+        let asked = db.dir.run_on_terminal(down(), no).exits(6);
+        assert!(
+            asked.err.contains("Proceed? [y/N]") && asked.err.contains("nothing was changed"),
+            "{asked:?}"
+        );
+        db.run(["migrate", "validate"]).exits(0);
+    }
+    let asked = db.dir.run_on_terminal(down(), "y\n").exits(0);
+    assert!(asked.err.contains("Would drop table outbox"), "{asked:?}");
+    db.run(["migrate", "validate"]).exits(5);
+}
+
+#[test]
+fn st3_a_table_dropped_by_hand_can_be_made_again() {
+    let db = Db::new(Kind::Sqlite);
+    db.run(["migrate", "up"]).exits(0);
+    db.sql("DROP VIEW outbox_status; DROP TABLE outbox");
+    let down = db.run(["migrate", "down", "--yes"]).exits(0);
+    assert!(down.err.contains("it is gone already"), "{down:?}");
+    db.run(["migrate", "up"]).exits(0);
+    db.run(["migrate", "validate"]).exits(0);
+}

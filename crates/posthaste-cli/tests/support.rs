@@ -1,0 +1,283 @@
+//! Running the binary, fresh databases, and the databases' own clients.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+/// What the binary said and how it ended.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Answer {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().expect("ended by a signal"),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Answer {
+    /// Demands this exit code.
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+
+    /// Demands an expected error: this exit code, one line with these words and no answer.
+    #[track_caller]
+    pub(crate) fn fails(self, code: i32, words: &str) -> Self {
+        let lines: Vec<&str> = self.err.lines().collect();
+        let one = lines.len() == 1 || lines.len() == 2 && lines[1].starts_with("  because: ");
+        let fits = one && lines[0].starts_with("posthaste: ") && lines[0].contains("; ");
+        assert!(fits && self.err.contains(words) && self.out.is_empty(), "not {words:?}: {self:?}");
+        self.exits(code)
+    }
+
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// A directory that is gone at the end.
+pub(crate) struct Dir(PathBuf);
+
+impl Dir {
+    pub(crate) fn new() -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique());
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        fs::write(self.0.join(name), bytes).unwrap();
+    }
+
+    /// Whether nothing is in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        fs::read_dir(&self.0).unwrap().next().is_none()
+    }
+
+    /// The binary in this directory, with nothing of the environment's settings.
+    pub(crate) fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste"));
+        command.current_dir(&self.0).args(arguments).stdin(Stdio::null());
+        command.env_remove("OUTBOX_DATABASE_URL").env_remove("OUTBOX_TABLE");
+        command
+    }
+
+    pub(crate) fn run<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Answer {
+        self.command(arguments).output().unwrap().into()
+    }
+
+    pub(crate) fn run_with_input<'a>(
+        &self,
+        arguments: impl IntoIterator<Item = &'a str>,
+        input: &[u8],
+    ) -> Answer {
+        feed(
+            self.command(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()),
+            input,
+        )
+        .into()
+    }
+
+    /// Runs it with somebody at the terminal who types this; the answer's errors are what the terminal showed.
+    pub(crate) fn run_on_terminal<'a>(
+        &self,
+        arguments: impl IntoIterator<Item = &'a str>,
+        typed: &str,
+    ) -> Answer {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let terminal =
+            File::from(rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap());
+        let mut master = File::from(master);
+        master.write_all(typed.as_bytes()).unwrap();
+        let mut command = self.command(arguments);
+        command.stdin(terminal.try_clone().unwrap()).stderr(terminal);
+        let mut answer = Answer::from(command.output().unwrap());
+        drop(command);
+        // Everything that was shown, up to the error that says that nobody has the terminal open any more.
+        let mut shown = Vec::new();
+        let _ = master.read_to_end(&mut shown);
+        answer.err = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
+        answer
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Starts a command and gives it this input.
+fn feed(command: &mut Command, input: &[u8]) -> Output {
+    let mut child = command.spawn().unwrap();
+    // A command that refuses its arguments has gone before it reads.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    format!("t_{:x}_{nanos:x}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Postgres,
+    MariaDb,
+    Sqlite,
+}
+
+/// A fresh schema, database or file, gone at the end.
+pub(crate) struct Db {
+    pub(crate) kind: Kind,
+    pub(crate) dir: Dir,
+    /// The schema's or the database's name.
+    space: String,
+}
+
+impl Db {
+    pub(crate) fn new(kind: Kind) -> Self {
+        let db = Self { kind, dir: Dir::new(), space: unique() };
+        match kind {
+            Kind::Postgres => drop(db.server_sql(&format!("CREATE SCHEMA {}", db.space))),
+            Kind::MariaDb => drop(db.server_sql(&format!("CREATE DATABASE {}", db.space))),
+            Kind::Sqlite => {}
+        }
+        db
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match self.kind {
+            Kind::Postgres => server_url(Kind::Postgres),
+            Kind::MariaDb => {
+                let url = server_url(Kind::MariaDb);
+                let (server, _) = url.rsplit_once('/').unwrap();
+                format!("{}/{}", server.replace("mysql://", "mariadb://"), self.space)
+            }
+            Kind::Sqlite => "sqlite://outbox.db".to_owned(),
+        }
+    }
+
+    pub(crate) fn table(&self) -> String {
+        match self.kind {
+            Kind::Postgres => format!("{}.outbox", self.space),
+            Kind::MariaDb | Kind::Sqlite => "outbox".to_owned(),
+        }
+    }
+
+    /// The ledger of migrations, as SQL names it.
+    pub(crate) fn ledger(&self) -> String {
+        self.table().replace("outbox", "posthaste_migrations")
+    }
+
+    /// The binary on this database.
+    pub(crate) fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
+        let mut command = self.dir.command([]);
+        command.env("OUTBOX_DATABASE_URL", self.url()).env("OUTBOX_TABLE", self.table()).args(arguments);
+        command
+    }
+
+    pub(crate) fn run<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Answer {
+        self.command(arguments).output().unwrap().into()
+    }
+
+    /// Starts it, to be waited for with [`answer`].
+    pub(crate) fn spawn<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Child {
+        self.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// What the database's own client says to this SQL, as text without decoration.
+    pub(crate) fn sql(&self, sql: &str) -> String {
+        match self.kind {
+            Kind::Postgres | Kind::MariaDb => self.server_sql(sql),
+            Kind::Sqlite => client(&["sqlite3", "-bail", "outbox.db"], &self.dir, "", sql),
+        }
+    }
+
+    fn server_sql(&self, sql: &str) -> String {
+        let url = server_url(self.kind);
+        if self.kind == Kind::Postgres {
+            return client(&["psql", &url, "-qAtX", "-v", "ON_ERROR_STOP=1"], &self.dir, "", sql);
+        }
+        let (_, rest) = url.split_once("://").unwrap();
+        let (user, rest) = rest.split_once('@').unwrap();
+        let (user, password) = user.split_once(':').unwrap();
+        let (server, _) = rest.split_once('/').unwrap();
+        let (host, port) = server.split_once(':').unwrap();
+        let host = format!("--host={host}");
+        let port = format!("--port={port}");
+        let user = format!("--user={user}");
+        let mut arguments = vec!["mariadb", "--no-defaults", "--protocol=tcp", "-BN", &host, &port, &user];
+        // The first statement makes the database, the last one drops it.
+        if !sql.contains("DATABASE ") {
+            arguments.push(&self.space);
+        }
+        client(&arguments, &self.dir, password, sql)
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        match self.kind {
+            Kind::Postgres => drop(self.server_sql(&format!("DROP SCHEMA {} CASCADE", self.space))),
+            Kind::MariaDb => drop(self.server_sql(&format!("DROP DATABASE {}", self.space))),
+            Kind::Sqlite => {}
+        }
+    }
+}
+
+/// Waits for what [`Db::spawn`] started.
+pub(crate) fn answer(child: Child) -> Answer {
+    child.wait_with_output().unwrap().into()
+}
+
+fn client(arguments: &[&str], dir: &Dir, password: &str, sql: &str) -> String {
+    let mut command = Command::new(arguments[0]);
+    command.args(&arguments[1..]).current_dir(dir.path()).env("MYSQL_PWD", password);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let answer = Answer::from(feed(&mut command, sql.as_bytes()));
+    assert_eq!(answer.code, 0, "{} on {sql}: {answer:?}", arguments[0]);
+    answer.out.trim().to_owned()
+}
+
+/// The URL of a server: from the environment, or from where `cargo xtask services up` has written it.
+pub(crate) fn server_url(kind: Kind) -> String {
+    let variable = match kind {
+        Kind::Postgres => "POSTHASTE_TEST_POSTGRES_URL",
+        Kind::MariaDb => "POSTHASTE_TEST_MYSQL_URL",
+        Kind::Sqlite => unreachable!("SQLite has no server"),
+    };
+    std::env::var(variable).ok().or_else(|| written(variable)).expect("run `cargo xtask services up` first")
+}
+
+fn written(variable: &str) -> Option<String> {
+    let files =
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|dir| dir.join("target/services/services.env"));
+    let text = files.into_iter().find_map(|file| fs::read_to_string(file).ok())?;
+    text.lines().find_map(|line| Some(line.strip_prefix(variable)?.strip_prefix('=')?.to_owned()))
+}

@@ -1,0 +1,77 @@
+//! Sinks: where events go. A sink never sees the store; it is handed deliveries and answers for each.
+
+mod memory;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use time::OffsetDateTime;
+
+use crate::event::Event;
+
+pub use memory::MemorySink;
+
+/// One attempt at delivering one event.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Delivery {
+    /// The event as it was written.
+    pub event: Event,
+    /// The table it comes from.
+    pub table: Arc<str>,
+    /// Its place in that table.
+    pub sequence: i64,
+    /// Which attempt this is; the first is 1.
+    pub attempt: u32,
+    /// When it was written, by the database's clock.
+    pub created_at: OffsetDateTime,
+}
+
+/// What became of one delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The destination has made it durable.
+    Delivered,
+    /// It failed and may work later: after this long, or as the relay's policy says.
+    Retry {
+        /// How long to wait.
+        after: Option<Duration>,
+        /// Why it failed.
+        error: String,
+    },
+    /// It will never work: dead at once.
+    Reject {
+        /// Why.
+        error: String,
+    },
+    /// The destination cannot be reached: not this event's fault, no attempt is spent.
+    Unavailable {
+        /// Why.
+        error: String,
+    },
+}
+
+/// A destination for events.
+#[async_trait]
+pub trait Sink: Send + Sync + 'static {
+    /// Publishes a batch and answers for each delivery, in order, once the destination has made it durable
+    /// or refused it.
+    async fn publish(&self, batch: &[Delivery]) -> Vec<Outcome>;
+
+    /// Whether the destination can be reached now; an error says why not.
+    async fn probe(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl<S: Sink + ?Sized> Sink for Arc<S> {
+    async fn publish(&self, batch: &[Delivery]) -> Vec<Outcome> {
+        (**self).publish(batch).await
+    }
+
+    async fn probe(&self) -> Result<(), String> {
+        (**self).probe().await
+    }
+}

@@ -1,0 +1,115 @@
+//! Producers that write the same event at the same time.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use posthaste::store::Filter;
+use tokio::sync::{Barrier, oneshot};
+
+use crate::harness::{Db, Kind, event};
+
+conformance_sql_by_kind!(
+    en3_sixteen_racing_dedupe_keys_give_one_row,
+    en3_sixteen_racing_ids_give_one_row,
+    en3_racing_batches_give_one_row_each,
+    en3_the_waiting_one_is_first_if_the_other_rolls_back,
+);
+
+async fn sixteen(kind: Kind, key: impl Fn(u64) -> posthaste::EventBuilder) {
+    let db = Arc::new(Db::new(kind).await);
+    let barrier = Arc::new(Barrier::new(16));
+    let tasks: Vec<_> = (0..16)
+        .map(|n| {
+            let (db, barrier, event) = (Arc::clone(&db), Arc::clone(&barrier), key(n));
+            tokio::spawn(async move {
+                barrier.wait().await;
+                let mut tx = db.begin().await;
+                let answer = tx.enqueue(&db, event).await.unwrap();
+                tx.commit().await;
+                answer
+            })
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for task in tasks {
+        answers.push(task.await.unwrap());
+    }
+    assert_eq!(answers.iter().filter(|answer| !answer.duplicate).count(), 1);
+    assert_eq!(answers.iter().map(|answer| answer.id).collect::<HashSet<_>>().len(), 1, "all name the first");
+    let record = db.store().get(answers[0].id).await.unwrap().unwrap();
+    assert!(answers.iter().all(|answer| answer.sequence == Some(record.sequence)));
+    assert_eq!(db.store().count(&Filter::all(), 100).await.unwrap().n, 1);
+    Arc::into_inner(db).unwrap().drop_everything().await;
+}
+
+async fn en3_sixteen_racing_dedupe_keys_give_one_row(kind: Kind) {
+    sixteen(kind, |n| event("race", n).dedupe_key("k")).await;
+}
+
+async fn en3_sixteen_racing_ids_give_one_row(kind: Kind) {
+    let id = uuid::Uuid::now_v7();
+    sixteen(kind, move |n| event("race", n).id(id)).await;
+}
+
+async fn en3_racing_batches_give_one_row_each(kind: Kind) {
+    let db = Arc::new(Db::new(kind).await);
+    let barrier = Arc::new(Barrier::new(4));
+    let tasks: Vec<_> = (0..4)
+        .map(|task| {
+            let (db, barrier) = (Arc::clone(&db), Arc::clone(&barrier));
+            tokio::spawn(async move {
+                barrier.wait().await;
+                let events: Vec<_> =
+                    (0..50).map(|n| event("race", task).dedupe_key(format!("key-{n:02}"))).collect();
+                let mut tx = db.begin().await;
+                let answers = tx.enqueue_all(&db, events).await.unwrap();
+                tx.commit().await;
+                answers
+            })
+        })
+        .collect();
+    let mut written = 0;
+    let mut ids = HashSet::new();
+    for task in tasks {
+        let answers = task.await.unwrap();
+        assert_eq!(answers.len(), 50);
+        written += answers.iter().filter(|answer| !answer.duplicate).count();
+        ids.extend(answers.iter().map(|answer| answer.id));
+    }
+    assert_eq!((written, ids.len()), (50, 50));
+    assert_eq!(db.store().count(&Filter::all(), 100).await.unwrap().n, 50);
+    Arc::into_inner(db).unwrap().drop_everything().await;
+}
+
+async fn en3_the_waiting_one_is_first_if_the_other_rolls_back(kind: Kind) {
+    let db = Arc::new(Db::new(kind).await);
+    let mut first = db.begin().await;
+    assert!(!first.enqueue(&db, event("race", 1).dedupe_key("k")).await.unwrap().duplicate);
+    let (started, start) = oneshot::channel();
+    let second = tokio::spawn({
+        let db = Arc::clone(&db);
+        async move {
+            started.send(()).unwrap();
+            let mut tx = db.begin().await;
+            let answer = tx.enqueue(&db, event("race", 2).dedupe_key("k")).await.unwrap();
+            tx.commit().await;
+            answer
+        }
+    });
+    start.await.unwrap();
+    if db.kind() == Kind::Postgres {
+        // The second really waits for the first before that ends.
+        while db
+            .number("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
+            .await
+            == 0
+        {
+            tokio::task::yield_now().await;
+        }
+    }
+    first.rollback().await;
+    let answer = second.await.unwrap();
+    assert!(!answer.duplicate);
+    assert_eq!(db.store().count(&Filter::all(), 10).await.unwrap().n, 1);
+    Arc::into_inner(db).unwrap().drop_everything().await;
+}

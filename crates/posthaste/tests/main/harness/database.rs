@@ -1,0 +1,292 @@
+//! One database under test: made new, used through the public API, dropped.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste::produce::{Memory, OutboxBuilder};
+use posthaste::store::Store;
+use posthaste::{Backend, Hook, Inbox, Outbox};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
+use sqlx::{AssertSqlSafe, Executor, MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
+use uuid::Uuid;
+
+use super::servers::{target, url};
+use super::transaction::Tx;
+
+pub const POSTGRES_URL: &str = "POSTHASTE_TEST_POSTGRES_URL";
+pub const MYSQL_URL: &str = "POSTHASTE_TEST_MYSQL_URL";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Postgres,
+    MySql,
+    Sqlite,
+    Memory,
+}
+
+/// How the outbox under test differs from the default.
+#[derive(Default, Clone)]
+pub struct Setup {
+    pub max_payload: Option<usize>,
+    pub strict_topics: bool,
+    pub hooks: Vec<Arc<dyn Hook>>,
+    pub trace: Option<posthaste::produce::TraceContext>,
+}
+
+impl Setup {
+    fn build<B: Backend>(self, mut builder: OutboxBuilder<B>) -> Outbox<B> {
+        if let Some(bytes) = self.max_payload {
+            builder = builder.max_payload(bytes);
+        }
+        if self.strict_topics {
+            builder = builder.strict_topics();
+        }
+        for hook in self.hooks {
+            builder = builder.hook(hook);
+        }
+        if let Some(trace) = self.trace {
+            builder = builder.trace_context(move || Some(trace.clone()));
+        }
+        builder.build().unwrap()
+    }
+}
+
+/// A database with a migrated outbox and inbox.
+pub struct Db {
+    kind: Kind,
+    handle: Handle,
+    store: Arc<dyn Store>,
+    place: String,
+}
+
+pub enum Handle {
+    Postgres(Sql<Postgres>),
+    MySql(Sql<MySql>),
+    Sqlite(Sql<Sqlite>),
+    Memory(InMemory),
+}
+
+pub struct Sql<B: Backend + sqlx::Database> {
+    pub pool: Pool<B>,
+    pub outbox: Outbox<B>,
+    pub inbox: Inbox<B>,
+}
+
+pub struct InMemory {
+    pub outbox: Outbox<Memory>,
+    pub inbox: Inbox<Memory>,
+}
+
+impl Db {
+    /// A new, migrated one.
+    pub async fn new(kind: Kind) -> Self {
+        Self::with(kind, Setup::default()).await
+    }
+
+    /// A new, migrated one with these settings.
+    pub async fn with(kind: Kind, setup: Setup) -> Self {
+        let db = Self::bare(kind, setup).await;
+        db.store.migrate_up().await.unwrap();
+        match &db.handle {
+            Handle::Postgres(sql) => sql.inbox.migrate().await.map(drop),
+            Handle::MySql(sql) => sql.inbox.migrate().await.map(drop),
+            Handle::Sqlite(sql) => sql.inbox.migrate().await.map(drop),
+            Handle::Memory(_) => Ok(()),
+        }
+        .unwrap();
+        db
+    }
+
+    /// A new one without any table.
+    pub async fn bare(kind: Kind, setup: Setup) -> Self {
+        let place = format!("t_{}", Uuid::now_v7().simple());
+        let (handle, store): (Handle, Arc<dyn Store>) = match kind {
+            Kind::Postgres => {
+                let pool = postgres_pool(&place).await;
+                let outbox = setup.build(Outbox::postgres(pool.clone()));
+                let inbox = Inbox::postgres(pool.clone(), "inbox").unwrap();
+                let store = Arc::new(outbox.store().clone());
+                (Handle::Postgres(Sql { pool, outbox, inbox }), store)
+            }
+            Kind::MySql => {
+                let pool = mysql_pool(&place).await;
+                let outbox = setup.build(Outbox::mysql(pool.clone()));
+                let inbox = Inbox::mysql(pool.clone(), "inbox").unwrap();
+                let store = Arc::new(outbox.store().clone());
+                (Handle::MySql(Sql { pool, outbox, inbox }), store)
+            }
+            Kind::Sqlite => {
+                let pool = sqlite_pool(&place).await;
+                let outbox = setup.build(Outbox::sqlite(pool.clone()));
+                let inbox = Inbox::sqlite(pool.clone(), "inbox").unwrap();
+                let store = Arc::new(outbox.store().clone());
+                (Handle::Sqlite(Sql { pool, outbox, inbox }), store)
+            }
+            Kind::Memory => {
+                let outbox = setup.build(Outbox::memory());
+                let store = Arc::new(outbox.store().clone());
+                (Handle::Memory(InMemory { outbox, inbox: Inbox::memory() }), store)
+            }
+        };
+        Self { kind, handle, store, place }
+    }
+
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    pub fn shared_store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
+    /// The schema, database or file of this test.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// A URL at which other programs find the same tables.
+    pub fn url(&self) -> String {
+        match self.kind {
+            Kind::Postgres => format!("{}?options=-csearch_path%3D{}", url(POSTGRES_URL), self.place),
+            Kind::MySql => {
+                let url = url(MYSQL_URL);
+                let (server, _) = url.rsplit_once('/').unwrap();
+                format!("{server}/{}", self.place)
+            }
+            Kind::Sqlite => format!("sqlite://{}", sqlite_file(&self.place).display()),
+            Kind::Memory => panic!("no other program sees this memory"),
+        }
+    }
+
+    /// The same table through connections of their own, as another process would have them.
+    pub async fn second_store(&self) -> Arc<dyn Store> {
+        match self.kind {
+            Kind::Memory => self.shared_store(),
+            _ => posthaste::store::connect(&self.url(), "outbox".parse().unwrap()).await.unwrap(),
+        }
+    }
+
+    pub async fn begin(&self) -> Tx {
+        match &self.handle {
+            Handle::Postgres(sql) => Tx::Postgres(sql.pool.begin().await.unwrap()),
+            Handle::MySql(sql) => Tx::MySql(sql.pool.begin().await.unwrap()),
+            Handle::Sqlite(sql) => Tx::Sqlite(sql.pool.begin_with("BEGIN IMMEDIATE").await.unwrap()),
+            Handle::Memory(memory) => Tx::Memory(memory.outbox.begin()),
+        }
+    }
+
+    /// Executes SQL that is the same on every database.
+    pub async fn execute(&self, sql: impl Into<String>) -> sqlx::Result<u64> {
+        let sql = AssertSqlSafe(sql.into());
+        Ok(match &self.handle {
+            Handle::Postgres(db) => db.pool.execute(sql).await?.rows_affected(),
+            Handle::MySql(db) => db.pool.execute(sql).await?.rows_affected(),
+            Handle::Sqlite(db) => db.pool.execute(sql).await?.rows_affected(),
+            Handle::Memory(_) => panic!("memory speaks no SQL"),
+        })
+    }
+
+    /// Asks for one number.
+    pub async fn number(&self, sql: impl Into<String>) -> i64 {
+        let sql = AssertSqlSafe(sql.into());
+        match &self.handle {
+            Handle::Postgres(db) => sqlx::query_scalar(sql).fetch_one(&db.pool).await.unwrap(),
+            Handle::MySql(db) => sqlx::query_scalar(sql).fetch_one(&db.pool).await.unwrap(),
+            Handle::Sqlite(db) => sqlx::query_scalar(sql).fetch_one(&db.pool).await.unwrap(),
+            Handle::Memory(_) => panic!("memory speaks no SQL"),
+        }
+    }
+
+    /// Asks for texts, one column.
+    pub async fn texts(&self, sql: impl Into<String>) -> Vec<String> {
+        let sql = AssertSqlSafe(sql.into());
+        match &self.handle {
+            Handle::Postgres(db) => sqlx::query_scalar(sql).fetch_all(&db.pool).await.unwrap(),
+            Handle::MySql(db) => sqlx::query_scalar(sql).fetch_all(&db.pool).await.unwrap(),
+            Handle::Sqlite(db) => sqlx::query_scalar(sql).fetch_all(&db.pool).await.unwrap(),
+            Handle::Memory(_) => panic!("memory speaks no SQL"),
+        }
+    }
+
+    /// Lets time pass: every stored time of the outbox moves into the past. No test waits for a lease.
+    pub async fn shift(&self, by: Duration) {
+        let micros = by.as_micros();
+        let columns = ["created_at", "occurred_at", "available_at", "locked_until", "settled_at"];
+        let set = |minus: &dyn Fn(&str) -> String| {
+            columns.map(|column| format!("{column} = {}", minus(column))).join(", ")
+        };
+        let set = match &self.handle {
+            Handle::Memory(memory) => return memory.outbox.store().advance(by),
+            Handle::Postgres(_) => set(&|c| format!("{c} - {micros} * interval '1 microsecond'")),
+            Handle::MySql(_) => set(&|c| format!("{c} - INTERVAL {micros} MICROSECOND")),
+            Handle::Sqlite(_) => set(&|c| format!("{c} - {micros}")),
+        };
+        self.execute(format!("UPDATE outbox SET {set}")).await.unwrap();
+    }
+
+    /// Closes the connections and removes what the test made.
+    pub async fn drop_everything(self) {
+        match self.handle {
+            Handle::Postgres(db) => {
+                db.pool.execute(AssertSqlSafe(format!("DROP SCHEMA {} CASCADE", self.place))).await.unwrap();
+                db.pool.close().await;
+            }
+            Handle::MySql(db) => {
+                db.pool.execute(AssertSqlSafe(format!("DROP DATABASE {}", self.place))).await.unwrap();
+                db.pool.close().await;
+            }
+            Handle::Sqlite(db) => {
+                db.pool.close().await;
+                let file = sqlite_file(&self.place);
+                for suffix in ["", "-wal", "-shm"] {
+                    std::fs::remove_file(format!("{}{suffix}", file.display())).ok();
+                }
+            }
+            Handle::Memory(_) => {}
+        }
+    }
+}
+
+async fn postgres_pool(schema: &str) -> PgPool {
+    let options: PgConnectOptions = url(POSTGRES_URL).parse().unwrap();
+    let admin = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await.unwrap();
+    admin.execute(AssertSqlSafe(format!("CREATE SCHEMA {schema}"))).await.unwrap();
+    admin.close().await;
+    PgPoolOptions::new()
+        .max_connections(20)
+        .connect_with(options.options([("search_path", schema)]))
+        .await
+        .unwrap()
+}
+
+async fn mysql_pool(database: &str) -> MySqlPool {
+    let options: MySqlConnectOptions = url(MYSQL_URL).parse().unwrap();
+    let admin = MySqlPoolOptions::new().max_connections(1).connect_with(options.clone()).await.unwrap();
+    admin.execute(AssertSqlSafe(format!("CREATE DATABASE {database}"))).await.unwrap();
+    admin.close().await;
+    MySqlPoolOptions::new().max_connections(20).connect_with(options.database(database)).await.unwrap()
+}
+
+async fn sqlite_pool(name: &str) -> SqlitePool {
+    let options = SqliteConnectOptions::new()
+        .filename(sqlite_file(name))
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .busy_timeout(Duration::from_secs(30));
+    SqlitePoolOptions::new().max_connections(20).connect_with(options).await.unwrap()
+}
+
+pub fn sqlite_file(name: &str) -> PathBuf {
+    target().join("tmp").join(format!("{name}.db"))
+}

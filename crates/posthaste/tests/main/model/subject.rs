@@ -1,0 +1,165 @@
+//! The store under test, driven by operations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use posthaste::store::*;
+use posthaste::{Enqueued, Event, Result};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::operation::{ATTEMPTS, Kindness, LEASE, RETRY};
+use crate::harness::{Db, Kind};
+
+pub struct Subject<'a> {
+    db: &'a Db,
+    store: &'a dyn Store,
+    workers: [WorkerId; 3],
+}
+
+impl<'a> Subject<'a> {
+    pub fn new(db: &'a Db) -> Self {
+        Self::with_store(db, db.store())
+    }
+
+    pub fn with_store(db: &'a Db, store: &'a dyn Store) -> Self {
+        Self { db, store, workers: std::array::from_fn(|_| WorkerId::unique()) }
+    }
+
+    /// An empty table for the next script.
+    pub async fn clear(&self) {
+        if self.db.kind() == Kind::Memory {
+            self.db.store().migrate_down(0).await.unwrap();
+        } else {
+            self.db.execute("DELETE FROM outbox").await.unwrap();
+        }
+    }
+
+    pub async fn enqueue(&self, event: Event, commit: bool) -> Enqueued {
+        let mut tx = self.db.begin().await;
+        let answer = tx.enqueue(self.db, event).await.unwrap();
+        if commit {
+            tx.commit().await
+        } else {
+            tx.rollback().await
+        }
+        answer
+    }
+
+    pub async fn claim(&self, worker: u8, limit: u32, mark: Option<Mark>) -> ClaimedBatch {
+        let claim = Claim::by(self.workers[usize::from(worker)].clone())
+            .limit(limit)
+            .lease(Duration::from_secs(LEASE))
+            .attempts(AttemptLimits::new(ATTEMPTS))
+            .after(mark);
+        self.store.claim(&claim).await.unwrap()
+    }
+
+    pub async fn settle(&self, lease: Lease, verdict: Kindness, keep: Keep) -> Settled {
+        let settlement = match verdict {
+            Kindness::Delivered => Settlement::delivered(lease),
+            Kindness::Retry => Settlement::retry(lease, Duration::ZERO, "retry"),
+            Kindness::RetryLater => Settlement::retry(lease, Duration::from_secs(RETRY), "later"),
+            Kindness::Dead => Settlement::dead(lease, "dead"),
+            Kindness::Released => Settlement::released(lease),
+        };
+        self.store.settle(&[settlement], keep).await.unwrap()
+    }
+
+    pub async fn extend(&self, lease: &Lease) -> Vec<Uuid> {
+        self.store.extend(std::slice::from_ref(lease), Duration::from_secs(LEASE)).await.unwrap()
+    }
+
+    pub async fn shift(&self, seconds: u64) {
+        self.db.shift(Duration::from_secs(seconds)).await;
+    }
+
+    pub async fn replay(&self, topic: Option<u8>) -> u64 {
+        self.store.replay(&dead(topic), 1000).await.unwrap()
+    }
+
+    pub async fn discard(&self, topic: Option<u8>) -> u64 {
+        self.store.discard(&dead(topic), 1000).await.unwrap()
+    }
+
+    pub async fn purge(&self, ending: Ending, seconds: u64) -> u64 {
+        let purge = Purge { ending, older_than: Duration::from_secs(seconds), limit: 1000 };
+        self.store.purge(purge).await.unwrap()
+    }
+
+    pub async fn records(&self) -> Vec<Record> {
+        self.store.list(&Filter::all(), Page::first(1000)).await.unwrap()
+    }
+}
+
+fn dead(topic: Option<u8>) -> Filter {
+    match topic {
+        Some(topic) => Filter::dead().topic(format!("topic-{topic}")),
+        None => Filter::dead(),
+    }
+}
+
+/// A store with a planted bug: it says it has extended leases and does not.
+pub struct Forgetful(pub Arc<dyn Store>);
+
+#[async_trait]
+impl Store for Forgetful {
+    fn table(&self) -> &TableName {
+        self.0.table()
+    }
+    fn dialect(&self) -> Dialect {
+        self.0.dialect()
+    }
+    async fn now(&self) -> Result<OffsetDateTime> {
+        self.0.now().await
+    }
+    async fn insert(&self, events: &[Event]) -> Result<Vec<Enqueued>> {
+        self.0.insert(events).await
+    }
+    async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch> {
+        self.0.claim(claim).await
+    }
+    async fn extend(&self, leases: &[Lease], _: Duration) -> Result<Vec<Uuid>> {
+        self.0.extend(leases, Duration::from_secs(1)).await
+    }
+    async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {
+        self.0.settle(settlements, keep).await
+    }
+    async fn get(&self, id: Uuid) -> Result<Option<Record>> {
+        self.0.get(id).await
+    }
+    async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
+        self.0.list(filter, page).await
+    }
+    async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
+        self.0.count(filter, cap).await
+    }
+    async fn stats(&self, cap: u32) -> Result<Stats> {
+        self.0.stats(cap).await
+    }
+    async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        self.0.replay(filter, limit).await
+    }
+    async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        self.0.discard(filter, limit).await
+    }
+    async fn purge(&self, purge: Purge) -> Result<u64> {
+        self.0.purge(purge).await
+    }
+    async fn migrate_up(&self) -> Result<Vec<u32>> {
+        self.0.migrate_up().await
+    }
+    async fn migrate_down(&self, target: u32) -> Result<Vec<u32>> {
+        self.0.migrate_down(target).await
+    }
+    async fn migrations(&self) -> Result<Vec<MigrationState>> {
+        self.0.migrations().await
+    }
+    async fn validate(&self) -> Result<Vec<Difference>> {
+        self.0.validate().await
+    }
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}

@@ -1,0 +1,130 @@
+//! Claims are heap-only updates through the partial index, and cost the same whatever has been delivered.
+
+use std::time::{Duration, Instant};
+
+use posthaste::Event;
+use posthaste::store::{Claim, Keep, PostgresStore, Settlement, Store};
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, PgPool};
+
+use crate::harness::database::Handle;
+use crate::harness::{Db, Kind, MINUTE, worker};
+
+fn pool(db: &Db) -> &PgPool {
+    let Handle::Postgres(sql) = db.handle() else { panic!("PostgreSQL only") };
+    &sql.pool
+}
+
+/// Rows as if delivered long ago, and their statistics.
+async fn fill_with_delivered(db: &Db, rows: u64) {
+    db.execute(format!(
+        "INSERT INTO outbox (topic, payload, attempts, outcome, settled_at, created_at, available_at)
+         SELECT 'old', ('{{\"n\":' || n || '}}')::json, 1, 'delivered', now(), now() - interval '1 hour', now() - interval '1 hour'
+           FROM generate_series(1, {rows}) n"
+    ))
+    .await
+    .unwrap();
+    db.execute("VACUUM ANALYZE outbox").await.unwrap();
+}
+
+/// Updates of the table so far, and how many of them were heap-only.
+async fn updates(pool: &PgPool) -> (i64, i64) {
+    // The one connection's counts reach the server's statistics now instead of some seconds later.
+    sqlx::query("SELECT pg_stat_force_next_flush()").execute(pool).await.unwrap();
+    sqlx::query_as(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = to_regclass('outbox')",
+    )
+    .fetch_one(pool)
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn re1_claims_are_heap_only_updates() {
+    let db = Db::new(Kind::Postgres).await;
+    // Payloads of an ordinary size; the shorter a row, the more a lease adds to it in proportion.
+    let events: Vec<_> = (0..2000).map(|_| Event::json("a", &"x".repeat(300)).unwrap()).collect();
+    let mut tx = db.begin().await;
+    tx.enqueue_all(&db, events).await.unwrap();
+    tx.commit().await;
+    let options = pool(&db).connect_options().as_ref().clone();
+    let single = PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
+    let store = PostgresStore::new(single.clone(), "outbox".parse().unwrap());
+
+    let claimed = store.claim(&Claim::by(worker()).limit(2000).lease(MINUTE)).await.unwrap().events;
+    assert_eq!(claimed.len(), 2000);
+    let (updated, hot) = updates(&single).await;
+    println!("2000 events claimed: {updated} updates, {hot} of them heap-only");
+    assert_eq!((updated, hot), (2000, 2000));
+
+    single.close().await;
+    db.drop_everything().await;
+}
+
+/// The claim's own statement, as the server sees it, put before EXPLAIN.
+async fn explain_claim(db: &Db) -> String {
+    let mut tx = pool(db).begin().await.unwrap();
+    // The text that sqlx really sends, from its log.
+    let (_, sql) = crate::harness::statements::texts(async {
+        db.store().claim(&Claim::by(worker()).limit(1).lease(Duration::from_millis(1))).await.unwrap();
+    })
+    .await;
+    let claim = sql.into_iter().find(|sql| sql.contains("SKIP LOCKED")).expect("the claim was logged");
+    let explain = claim
+        .replace("$1", "'w'")
+        .replace("$2", "60000000::bigint")
+        .replace("$3", "500::bigint")
+        .replace("$4", "25")
+        .replace("$5", "'{}'")
+        .replace("$6", "'spent'");
+    let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(format!("EXPLAIN (COSTS OFF) {explain}")))
+        .fetch_all(&mut *tx)
+        .await
+        .unwrap();
+    plan.join("\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn re1_a_claim_scans_the_partial_index_and_costs_no_more_with_300_000_delivered_rows() {
+    let empty = Db::new(Kind::Postgres).await;
+    let full = Db::new(Kind::Postgres).await;
+    fill_with_delivered(&full, 300_000).await;
+    for db in [&empty, &full] {
+        db.enqueue_numbers("new", 0..1000).await;
+        db.execute("ANALYZE outbox").await.unwrap();
+    }
+    let plan = explain_claim(&full).await;
+    println!("{plan}");
+    assert!(plan.contains("Index Scan using outbox_claim"), "{plan}");
+    assert!(!plan.contains("Seq Scan"), "{plan}");
+    assert!(!plan.contains("Sort"), "{plan}");
+
+    // Claims of 10 out of 1000, handed back each time; the two tables take turns, the median counts.
+    let mut times: [Vec<Duration>; 2] = Default::default();
+    for round in 0..60 {
+        for (db, times) in [&empty, &full].into_iter().zip(&mut times) {
+            let started = Instant::now();
+            let claimed =
+                db.store().claim(&Claim::by(worker()).limit(10).lease(MINUTE)).await.unwrap().events;
+            let took = started.elapsed();
+            assert_eq!(claimed.len(), 10);
+            let released: Vec<_> = claimed.into_iter().map(|c| Settlement::released(c.lease)).collect();
+            db.store().settle(&released, Keep::Delivered).await.unwrap();
+            // The first rounds fill caches and prepare statements.
+            if round >= 10 {
+                times.push(took);
+            }
+        }
+    }
+    let [on_empty, on_full] = times.map(|mut times| {
+        times.sort();
+        times[times.len() / 2]
+    });
+    let ratio = on_full.as_secs_f64() / on_empty.as_secs_f64();
+    println!(
+        "median claim: {on_empty:?} on an empty table, {on_full:?} beside 300 000 delivered rows: ratio {ratio:.2}"
+    );
+    assert!(ratio <= 2.0, "ratio {ratio:.2}");
+    empty.drop_everything().await;
+    full.drop_everything().await;
+}

@@ -1,0 +1,3 @@
+//! What only PostgreSQL can show: what a claim costs it.
+
+mod cost;
