@@ -31,6 +31,12 @@ pub(crate) enum Step {
     Deny,
 }
 
+/// What the tests of the documentation's programs in other languages need; the tests ask the same.
+const INTERPRETERS: [(&[&str], &str); 2] = [
+    (&["python3", "-c", "import venv, ensurepip"], "the Python program of the documentation"),
+    (&["npm", "--version"], "the Node program of the documentation"),
+];
+
 /// The surroundings of a step.
 #[derive(Debug)]
 pub(crate) struct Run<'a> {
@@ -123,7 +129,19 @@ impl<'a> Run<'a> {
             .is_ok_and(|status| status.success())
     }
 
+    /// Whether a command succeeds.
+    fn answers(&self, words: &[&str]) -> bool {
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env("PATH", &self.path).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    }
+
     fn tests(&self) -> Result<()> {
+        for (words, what) in INTERPRETERS {
+            if !self.answers(words) {
+                println!("NOT TESTED: `{}` fails on this machine, so {what} is not tried", words.join(" "));
+            }
+        }
         let mut command = if self.has("nextest") {
             self.command("nextest run --workspace --all-features")
         } else {
