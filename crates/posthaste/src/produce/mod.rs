@@ -40,8 +40,7 @@ pub use trace::TraceContext;
 /// use posthaste::{Event, Outbox};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let pool = sqlx::SqlitePool::connect("sqlite::memory:").await?;
-/// # let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
+/// let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
 /// let outbox = Outbox::sqlite(pool.clone()).table("orders_outbox").build()?;
 /// outbox.migrate().await?;
 ///
@@ -80,12 +79,30 @@ impl<B: Backend> Outbox<B> {
     /// An event whose id, or whose namespace, topic and dedupe key, are in the table already is not written
     /// again: the answer names the first one.
     ///
-    /// A pool does not compile, because a pool has no transaction to be part of:
+    /// An open transaction is what it takes:
     ///
-    /// ```compile_fail
-    /// # async fn f(outbox: posthaste::Outbox<sqlx::Sqlite>, pool: sqlx::SqlitePool, event: posthaste::Event) {
-    /// outbox.enqueue(&mut pool, event).await;
-    /// # }
+    /// ```
+    /// # use posthaste::{Event, Outbox};
+    /// async fn f(outbox: Outbox<sqlx::Sqlite>, mut tx: sqlx::SqliteTransaction<'_>, event: Event) {
+    ///     outbox.enqueue(&mut tx, event).await.ok();
+    /// }
+    /// ```
+    ///
+    /// A pool, which has no transaction for the event to be part of, does not compile, and neither does a
+    /// bare connection:
+    ///
+    /// ```compile_fail,E0277
+    /// # use posthaste::{Event, Outbox};
+    /// async fn f(outbox: Outbox<sqlx::Sqlite>, mut pool: sqlx::SqlitePool, event: Event) {
+    ///     outbox.enqueue(&mut pool, event).await.ok();
+    /// }
+    /// ```
+    ///
+    /// ```compile_fail,E0277
+    /// # use posthaste::{Event, Outbox};
+    /// async fn f(outbox: Outbox<sqlx::Sqlite>, mut connection: sqlx::SqliteConnection, event: Event) {
+    ///     outbox.enqueue(&mut connection, event).await.ok();
+    /// }
     /// ```
     pub async fn enqueue<T: Enqueue<B> + ?Sized>(
         &self,

@@ -16,6 +16,10 @@ pub(crate) fn classify(error: SqlxError, table: &TableName) -> Error {
         other => (client_kind(other), other.to_string()),
     };
     let kind = of_constraint(kind, &said);
+    let said = match kind {
+        ErrorKind::PayloadNotJson => format!("{said}; MariaDB also refuses more than 31 levels of nesting"),
+        _ => said,
+    };
     Error::new(kind.clone(), message(&kind, table, &said)).because(error)
 }
 

@@ -140,6 +140,21 @@ async fn a_failed_enqueue_leaves_nothing_half_written(db: &Db) {
     assert_eq!(db.store().count(&Filter::all(), 10).await.unwrap().n, 0);
 }
 
+/// MariaDB's own limit, which no other database has: said as such.
+#[tokio::test]
+async fn ev2_json_nested_too_deep_for_mariadb_is_a_clear_error() {
+    let db = Db::new(Kind::MySql).await;
+    if db.texts("SELECT VERSION()").await[0].contains("MariaDB") {
+        let deep = format!("{}{}", "[".repeat(40), "]".repeat(40));
+        let mut tx = db.begin().await;
+        let error = tx.enqueue(&db, Event::builder("a").json_text(deep).unwrap()).await.unwrap_err();
+        assert_eq!(error.kind(), &ErrorKind::PayloadNotJson);
+        assert!(error.to_string().contains("31 levels"), "{error}");
+        tx.rollback().await;
+    }
+    db.drop_everything().await;
+}
+
 #[tokio::test]
 async fn st1_the_url_says_which_database() {
     for (url, dialect) in [

@@ -3,9 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use posthaste::ErrorKind;
 use posthaste::store::Filter;
 use tokio::sync::{Barrier, oneshot};
 
+use crate::harness::database::Handle;
 use crate::harness::{Db, Kind, event};
 
 conformance_sql_by_kind!(
@@ -13,6 +15,8 @@ conformance_sql_by_kind!(
     en3_sixteen_racing_ids_give_one_row,
     en3_racing_batches_give_one_row_each,
     en3_the_waiting_one_is_first_if_the_other_rolls_back,
+    en3_a_snapshot_from_before_never_hides_the_first,
+    hk2_of_racing_consumers_one_is_first,
 );
 
 async fn sixteen(kind: Kind, key: impl Fn(u64) -> posthaste::EventBuilder) {
@@ -111,5 +115,76 @@ async fn en3_the_waiting_one_is_first_if_the_other_rolls_back(kind: Kind) {
     let answer = second.await.unwrap();
     assert!(!answer.duplicate);
     assert_eq!(db.store().count(&Filter::all(), 10).await.unwrap().n, 1);
+    Arc::into_inner(db).unwrap().drop_everything().await;
+}
+
+/// A transaction that has read before another one wrote the event: it is told of the duplicate where the
+/// database lets it see that, and must be run again where it does not. It never writes a second one.
+async fn en3_a_snapshot_from_before_never_hides_the_first(kind: Kind) {
+    let db = Db::new(kind).await;
+    let again = || event("race", 2).dedupe_key("k");
+    match db.handle() {
+        Handle::Postgres(sql) => {
+            let mut committed = sql.pool.begin().await.unwrap();
+            let repeatable = "BEGIN ISOLATION LEVEL REPEATABLE READ";
+            let mut repeatable = sql.pool.begin_with(repeatable).await.unwrap();
+            for tx in [&mut committed, &mut repeatable] {
+                sqlx::query("SELECT count(*) FROM outbox").execute(&mut **tx).await.unwrap();
+            }
+            let first = db.enqueue_first().await;
+            assert_eq!(sql.outbox.enqueue(&mut committed, again()).await.unwrap().id, first);
+            let error = sql.outbox.enqueue(&mut repeatable, again()).await.unwrap_err();
+            assert_eq!(error.kind(), &ErrorKind::Conflict, "{error}");
+        }
+        Handle::MySql(sql) => {
+            let mut tx = sql.pool.begin().await.unwrap();
+            sqlx::query("SELECT count(*) FROM outbox").execute(&mut *tx).await.unwrap();
+            let first = db.enqueue_first().await;
+            assert_eq!(sql.outbox.enqueue(&mut tx, again()).await.unwrap().id, first);
+        }
+        Handle::Sqlite(sql) => {
+            let mut tx = sql.pool.begin().await.unwrap();
+            sqlx::query("SELECT count(*) FROM outbox").fetch_all(&mut *tx).await.unwrap();
+            db.enqueue_first().await;
+            let error = sql.outbox.enqueue(&mut tx, again()).await.unwrap_err();
+            assert_eq!(error.kind(), &ErrorKind::Conflict, "{error}");
+            assert!(error.is_transient());
+        }
+        Handle::Memory(_) => unreachable!(),
+    }
+    assert_eq!(db.store().count(&Filter::all(), 10).await.unwrap().n, 1);
+    db.drop_everything().await;
+}
+
+impl Db {
+    async fn enqueue_first(&self) -> uuid::Uuid {
+        let mut tx = self.begin().await;
+        let answer = tx.enqueue(self, event("race", 1).dedupe_key("k")).await.unwrap();
+        tx.commit().await;
+        answer.id
+    }
+}
+
+async fn hk2_of_racing_consumers_one_is_first(kind: Kind) {
+    let db = Arc::new(Db::new(kind).await);
+    let id = uuid::Uuid::now_v7();
+    let barrier = Arc::new(Barrier::new(8));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let (db, barrier) = (Arc::clone(&db), Arc::clone(&barrier));
+            tokio::spawn(async move {
+                barrier.wait().await;
+                let mut tx = db.begin().await;
+                let first = tx.first(&db, "billing", id).await.unwrap();
+                tx.commit().await;
+                first
+            })
+        })
+        .collect();
+    let mut first = 0;
+    for task in tasks {
+        first += usize::from(task.await.unwrap());
+    }
+    assert_eq!(first, 1);
     Arc::into_inner(db).unwrap().drop_everything().await;
 }
