@@ -13,7 +13,7 @@ cargo xtask services down [--wipe]  stop them; --wipe removes their data, too
 cargo xtask services status         one line per server
 cargo xtask test [STEP…] [-- ARG…]  run all steps, or the named ones, until one fails
 
-Steps, in their order: fmt clippy test doctest examples doc deny
+Steps, in their order: fmt clippy features test doctest examples doc deny
 ARGs go to `cargo nextest run` (to `cargo test` where nextest is not installed).
 
 The servers listen on 127.0.0.1 only; their data are in target/services, their URLs in
@@ -132,7 +132,7 @@ mod tests {
             ("tset", "services, test"),
             ("services", "up, down [--wipe], status"),
             ("services up --wipe", "up, down [--wipe], status"),
-            ("test lint", "fmt, clippy, test"),
+            ("test lint", "fmt, clippy, features, test"),
             ("test fmt -- x", "the step `test`"),
             ("services up -- x", "`test` only"),
         ] {

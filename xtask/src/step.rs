@@ -1,6 +1,6 @@
 //! The steps of a test run: what each of them runs.
 //!
-//! They go from the quick to the slow, so that what is cheap to find is found first. All of them
+//! They go from the quick to the slow, so that what is cheap to find is found first. All but one
 //! take the whole workspace with all features: what is not built here does not work.
 
 use std::ffi::OsString;
@@ -19,6 +19,8 @@ pub(crate) enum Step {
     Fmt,
     /// The lints, of which none is tolerated.
     Clippy,
+    /// The library with each database alone, and with none.
+    Features,
     /// All tests but those in the documentation.
     Test,
     /// The tests in the documentation.
@@ -52,14 +54,23 @@ pub(crate) struct Run<'a> {
 
 impl Step {
     /// All steps, in their order.
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Fmt, Self::Clippy, Self::Test, Self::Doctest, Self::Examples, Self::Doc, Self::Deny];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Fmt,
+        Self::Clippy,
+        Self::Features,
+        Self::Test,
+        Self::Doctest,
+        Self::Examples,
+        Self::Doc,
+        Self::Deny,
+    ];
 
     /// The name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Fmt => "fmt",
             Self::Clippy => "clippy",
+            Self::Features => "features",
             Self::Test => "test",
             Self::Doctest => "doctest",
             Self::Examples => "examples",
@@ -78,6 +89,10 @@ impl Step {
         match self {
             Self::Fmt => run.cargo("fmt --all --check"),
             Self::Clippy => run.cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
+            Self::Features => ["postgres", "mysql", "sqlite", ""].into_iter().try_for_each(|feature| {
+                let clippy = "clippy -p posthaste --lib --no-default-features";
+                run.cargo(&format!("{clippy} --features={feature} -- -D warnings"))
+            }),
             Self::Test => run.tests(),
             Self::Doctest => run.cargo("test --workspace --all-features --doc"),
             Self::Examples => examples::run(run),

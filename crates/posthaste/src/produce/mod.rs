@@ -10,7 +10,6 @@ mod hooks;
 mod memory;
 #[cfg(all(feature = "sea-orm-2", any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
 mod sea_orm;
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod sqlx;
 #[cfg(feature = "tokio-postgres-0_7")]
 mod tokio_postgres;

@@ -9,7 +9,6 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::store::columns::Columns;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::store::columns::time_text;
 
 /// One value of one event.
@@ -23,7 +22,6 @@ pub(super) enum Value<'a> {
 
 impl Value<'_> {
     /// A time as PostgreSQL's and MySQL's statements take it.
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub(super) fn time(at: Option<OffsetDateTime>) -> Value<'static> {
         Value::Text(at.map(|at| Cow::Owned(time_text(at))))
     }

@@ -101,13 +101,11 @@ impl AttemptLimits {
     }
 
     /// The limit of topics that have none of their own.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn default_limit(&self) -> i32 {
         i32::try_from(self.default).unwrap_or(i32::MAX)
     }
 
     /// The topics' own limits as a JSON object, for the statements that look them up.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     pub(crate) fn topics_json(&self) -> String {
         let topics: serde_json::Map<String, serde_json::Value> = self
             .topics

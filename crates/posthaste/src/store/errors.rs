@@ -58,7 +58,6 @@ pub(crate) fn connecting(
 }
 
 /// A refused row whose JSON is not valid is that, by the name of the constraint.
-#[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(crate) fn of_constraint(kind: ErrorKind, said: &str) -> ErrorKind {
     if kind == ErrorKind::Constraint && said.contains("_json_check") {
         ErrorKind::PayloadNotJson

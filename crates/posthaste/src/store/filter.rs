@@ -179,7 +179,6 @@ impl Filter {
 }
 
 /// For the statements of the databases.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 impl Filter {
     /// Columns that must equal a text. The names are constants, so that they can be put into SQL.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
@@ -203,7 +202,6 @@ impl Filter {
 }
 
 /// A topic with `*` as a pattern for `LIKE … ESCAPE '!'`; `None` if it has none and equality will do.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn like_pattern(topic: &str) -> Option<String> {
     topic
         .contains('*')

@@ -197,7 +197,6 @@ pub fn migration_sql(dialect: Dialect, table: &TableName, from: u32) -> String {
 }
 
 /// Refuses a table that a newer posthaste has migrated.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn refuse_newer(
     table: &TableName,
     applied: &[(u32, OffsetDateTime)],
@@ -214,7 +213,6 @@ pub(crate) fn refuse_newer(
 }
 
 /// The state of every migration, applied ones first named by what this version knows of them.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn states(applied: &[(u32, OffsetDateTime)], known: &[Migration]) -> Vec<MigrationState> {
     let unknown = applied.iter().filter(|(version, _)| known.iter().all(|m| m.version != *version));
     let applied_at = |version: u32| applied.iter().find(|(v, _)| *v == version).map(|(_, at)| *at);
@@ -236,7 +234,6 @@ pub(crate) fn states(applied: &[(u32, OffsetDateTime)], known: &[Migration]) -> 
 }
 
 /// Migrations that are missing, and those only a newer version knows.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn unmatched(states: &[MigrationState]) -> Vec<Difference> {
     let difference = |state: &MigrationState| match (state.known, state.applied_at) {
         (true, None) => Some(Difference::Migration { version: state.version }),
@@ -247,7 +244,6 @@ pub(crate) fn unmatched(states: &[MigrationState]) -> Vec<Difference> {
 }
 
 /// A column as the migrations make it.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) struct Column {
     pub(crate) name: String,
     /// Type and nullability, in the database's own words.
@@ -255,7 +251,6 @@ pub(crate) struct Column {
 }
 
 /// What a live table is missing, given what it should have. Columns that users added are left alone.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) fn differences(
     expected: &[(&str, &str)],
     found: &[Column],

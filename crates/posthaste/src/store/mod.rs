@@ -17,14 +17,11 @@
 //! All times stored or compared are the database's own clock.
 
 mod claim;
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) mod columns;
 mod connect;
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) mod errors;
 mod filter;
 mod inbox;
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) mod insert;
 mod lease;
 pub(crate) mod memory;
@@ -38,7 +35,6 @@ mod record;
 mod settlement;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) mod statement;
 mod table;
 

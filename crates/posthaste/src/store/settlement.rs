@@ -86,7 +86,6 @@ pub struct Settled {
 }
 
 /// The numbers by which the statements know a verdict.
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) mod code {
     pub(crate) const DELIVERED: i32 = 0;
     pub(crate) const RETRY: i32 = 1;
@@ -94,7 +93,6 @@ pub(crate) mod code {
     pub(crate) const RELEASED: i32 = 3;
 }
 
-#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 impl Verdict {
     /// The number by which the statements know it.
     pub(crate) fn code(&self) -> i32 {
