@@ -33,7 +33,7 @@ pub trait Hook: Send + Sync + 'static {
         Ok(events)
     }
 
-    /// After the write, before the transaction's end.
+    /// After the write, before the transaction's end: the events that were written, duplicates not among them.
     fn after_write(&self, _events: &[Event]) -> Result<(), HookError> {
         Ok(())
     }

@@ -21,7 +21,10 @@ mod trace;
 ))]
 mod values;
 
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+
+use uuid::Uuid;
 
 use crate::error::Result;
 use crate::event::{Event, EventRules, IntoEvent};
@@ -134,34 +137,36 @@ impl<B: Backend> Outbox<B> {
         transaction: &mut T,
         mut events: Vec<Event>,
     ) -> Result<Vec<Enqueued>> {
-        self.inner.trace.add_to(&mut events);
+        let Inner { store, rules, hooks, trace } = &*self.inner;
         let given: Vec<_> = events.iter().map(|event| event.id).collect();
-        if self.inner.hooks.is_empty() {
-            return if events.is_empty() {
-                Ok(Vec::new())
-            } else {
-                transaction.insert(&self.inner.store, &events).await
-            };
+        let traced = trace.add_to(&mut events);
+        let events = hooks.before_write(events)?;
+        // What the caller gave has been checked; what came in since has not.
+        if traced || !hooks.is_empty() {
+            events.iter().try_for_each(|event| rules.check(event))?;
         }
-        let events = self.inner.hooks.before_write(events)?;
-        events.iter().try_for_each(|event| self.inner.rules.check(event))?;
-        let written = if events.is_empty() {
-            Vec::new()
-        } else {
-            transaction.insert(&self.inner.store, &events).await?
-        };
-        transaction.remember(&self.inner.hooks, &events);
-        self.inner.hooks.after_write(&events);
+        let answers = if events.is_empty() { Vec::new() } else { transaction.insert(store, &events).await? };
+        if hooks.is_empty() {
+            return Ok(answers);
+        }
         // One answer per event given: hooks may have taken some out and put others in.
-        let mut answers: Vec<(uuid::Uuid, Enqueued)> =
-            events.iter().map(|event| event.id).zip(written).collect();
-        Ok(given
+        let mut by_id: HashMap<Uuid, VecDeque<Enqueued>> = HashMap::new();
+        for (event, answer) in events.iter().zip(&answers) {
+            by_id.entry(event.id).or_default().push_back(answer.clone());
+        }
+        let mut answer = |id| by_id.get_mut(&id).and_then(VecDeque::pop_front);
+        let given =
+            given.into_iter().map(|id| answer(id).unwrap_or_else(|| Enqueued::suppressed(id))).collect();
+        // A duplicate was not written: its first one has had its hooks.
+        let written: Vec<Event> = events
             .into_iter()
-            .map(|id| match answers.iter().position(|(written, _)| *written == id) {
-                Some(at) => answers.swap_remove(at).1,
-                None => Enqueued::suppressed(id),
-            })
-            .collect())
+            .zip(answers)
+            .filter(|(_, answer)| !answer.duplicate)
+            .map(|(event, _)| event)
+            .collect();
+        transaction.remember(hooks, &written);
+        hooks.after_write(&written);
+        Ok(given)
     }
 
     /// Creates the table, or brings it to the newest version; any number may try at once.

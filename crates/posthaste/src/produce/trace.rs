@@ -29,14 +29,14 @@ impl Source {
         Self(Some(Arc::new(current)))
     }
 
-    /// Adds the current trace to events that have none of their own.
-    pub(super) fn add_to(&self, events: &mut [Event]) {
-        let Some(current) = &self.0 else { return };
+    /// Adds the current trace to events that have none of their own; whether it changed any.
+    pub(super) fn add_to(&self, events: &mut [Event]) -> bool {
+        let Some(current) = &self.0 else { return false };
         let mut bare = events.iter_mut().filter(|event| !event.headers.contains_key(TRACEPARENT)).peekable();
         if bare.peek().is_none() {
-            return;
+            return false;
         }
-        let Some(context) = current() else { return };
+        let Some(context) = current() else { return false };
         for event in bare {
             event.headers.insert(TRACEPARENT.to_owned(), context.traceparent.clone());
             if context.tracestate.is_empty() {
@@ -45,6 +45,7 @@ impl Source {
                 event.headers.insert(TRACESTATE.to_owned(), context.tracestate.clone());
             }
         }
+        true
     }
 }
 

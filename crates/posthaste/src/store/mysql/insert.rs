@@ -21,13 +21,12 @@ VALUES ";
 
 const ROW: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, UTC_TIMESTAMP(6)), COALESCE(?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND))";
 
-// A locking read sees what has been committed since the transaction began.
+// Locking reads see what has been committed since the transaction began, and each must say so for itself.
 const FIRST: &str = "
-SELECT id, seq FROM {table} WHERE id = ?
+(SELECT id, seq FROM {table} WHERE id = ? LIMIT 1 LOCK IN SHARE MODE)
 UNION ALL
-SELECT id, seq FROM {table} WHERE dedupe_key = ? AND namespace = ? AND topic = ?
-LIMIT 1
-LOCK IN SHARE MODE";
+(SELECT id, seq FROM {table} WHERE dedupe_key = ? AND namespace = ? AND topic = ? LIMIT 1 LOCK IN SHARE MODE)
+LIMIT 1";
 
 /// What an insert executes; the other client libraries execute the same.
 #[derive(Debug, Clone)]

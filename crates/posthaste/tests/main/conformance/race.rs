@@ -140,6 +140,7 @@ async fn en3_a_snapshot_from_before_never_hides_the_first(kind: Kind) {
             let mut tx = sql.pool.begin().await.unwrap();
             sqlx::query("SELECT count(*) FROM outbox").execute(&mut *tx).await.unwrap();
             let first = db.enqueue_first().await;
+            assert_eq!(sql.outbox.enqueue(&mut tx, event("race", 3).id(first)).await.unwrap().id, first);
             assert_eq!(sql.outbox.enqueue(&mut tx, again()).await.unwrap().id, first);
         }
         Handle::Sqlite(sql) => {
