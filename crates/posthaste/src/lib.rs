@@ -49,3 +49,8 @@ pub use event::{Event, EventBuilder, IntoEvent, TypedEvent};
 pub use inbox::Inbox;
 pub use produce::{Backend, Enqueue, Hook, Outbox};
 pub use store::{Enqueued, TableName};
+
+/// The README's code compiles.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
