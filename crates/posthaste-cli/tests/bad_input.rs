@@ -195,7 +195,7 @@ fn op1_a_read_only_file_is_exit_code_4() {
 }
 
 #[test]
-fn op1_a_question_answered_with_no_is_exit_code_1() {
+fn op1_an_answer_of_no_is_exit_code_1() {
     let db = Db::new(Kind::Sqlite);
     db.run(["migrate", "up"]).exits(0);
     db.run(["events", "show", "0190a6b0-0000-7000-8000-000000000001"]).fails(1, "has no event");

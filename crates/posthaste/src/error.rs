@@ -32,7 +32,7 @@ pub enum ErrorKind {
         /// The field.
         field: &'static str,
     },
-    /// A field is longer than its limit, in characters.
+    /// A field is longer than its limit, in characters (all headers together: in bytes).
     TooLong {
         /// The field.
         field: &'static str,
@@ -117,8 +117,6 @@ pub enum ErrorKind {
     Constraint,
     /// The database ended the transaction in favour of another (deadlock, serialisation).
     Conflict,
-    /// A stored row cannot be read as an event.
-    Undecodable,
     /// Anything else the database said.
     Database,
 }
@@ -164,7 +162,7 @@ impl ErrorKind {
             Self::InvalidId => "give a UUID or a ULID",
             Self::OutOfRange { .. } => "choose a value that can be stored",
             Self::InvalidTableName => {
-                "use letters, digits and '_', not beginning with a digit, at most 40 characters, optionally behind a schema and '.'"
+                "use letters, digits and '_', not beginning with a digit, at most 40 characters; a schema and '.' may stand before it, but not on SQLite"
             }
             Self::InvalidSetting => "change the setting",
             Self::UnknownDatabase => "use a postgres://, mysql:// (or mariadb://) or sqlite:// URL",
@@ -184,7 +182,6 @@ impl ErrorKind {
             }
             Self::Constraint => "correct the row; the table's rules are in the table reference",
             Self::Conflict => "roll the transaction back and run it again",
-            Self::Undecodable => "correct the row, or discard it",
             Self::Database => "see the database's own message",
         }
     }
@@ -225,12 +222,13 @@ impl fmt::Display for Error {
     }
 }
 
+/// Shows of the cause only what it says: what a database adds for its own debugging may hold a row's values.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Error")
             .field("kind", &self.inner.kind)
             .field("message", &self.inner.message)
-            .field("source", &self.inner.source)
+            .field("source", &self.inner.source.as_ref().map(ToString::to_string))
             .finish()
     }
 }

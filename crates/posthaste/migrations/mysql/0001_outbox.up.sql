@@ -31,6 +31,10 @@ CREATE TABLE IF NOT EXISTS {table} (
     UNIQUE KEY `{name}_id` (id),
     UNIQUE KEY `{name}_dedupe` (dedupe_key, namespace, topic),
     KEY `{name}_claim` (outcome, available_at, seq),
+    KEY `{name}_settled` (outcome, settled_at),
+    CONSTRAINT `{name}_times_check` CHECK (
+        LEAST(created_at, occurred_at, available_at) >= '1000-01-01 00:00:00'
+        AND GREATEST(created_at, occurred_at, available_at) <= '9999-12-31 23:59:59.999999'),
     CONSTRAINT `{name}_topic_check` CHECK (topic <> ''),
     CONSTRAINT `{name}_headers_check` CHECK (headers IS NULL OR (JSON_VALID(headers) AND JSON_TYPE(headers) = 'OBJECT')),
     CONSTRAINT `{name}_json_check` CHECK (payload IS NULL OR JSON_VALID(payload)),

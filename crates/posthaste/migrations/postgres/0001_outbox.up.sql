@@ -30,6 +30,10 @@ CREATE TABLE {table} (
     outcome        text,
     last_error     text,
     CONSTRAINT "{name}_pkey" PRIMARY KEY (id),
+    -- Times that can be read everywhere: not infinite, of four digits' years.
+    CONSTRAINT "{name}_times_check" CHECK (
+        least(created_at, occurred_at, available_at) >= '1000-01-01 00:00:00+00'
+        AND greatest(created_at, occurred_at, available_at) < '10000-01-01 00:00:00+00'),
     CONSTRAINT "{name}_topic_check" CHECK (char_length(topic) BETWEEN 1 AND 128),
     CONSTRAINT "{name}_headers_check" CHECK (json_typeof(headers) = 'object'),
     CONSTRAINT "{name}_payload_check" CHECK ((payload IS NULL) <> (payload_bytes IS NULL)),
@@ -40,6 +44,7 @@ CREATE TABLE {table} (
 CREATE INDEX "{name}_claim" ON {table} (available_at, seq) WHERE outcome IS NULL;
 CREATE UNIQUE INDEX "{name}_dedupe" ON {table} (namespace, topic, dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX "{name}_dead" ON {table} (id) WHERE outcome = 'dead';
+CREATE INDEX "{name}_delivered" ON {table} (settled_at) WHERE outcome = 'delivered';
 CREATE INDEX "{name}_created" ON {table} USING brin (created_at) WITH (autosummarize = on);
 
 CREATE VIEW {view} AS

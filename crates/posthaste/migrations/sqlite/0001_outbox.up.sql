@@ -29,8 +29,12 @@ CREATE TABLE {table} (
     outcome        TEXT,
     last_error     TEXT,
     CONSTRAINT "{name}_id" UNIQUE (id),
-    CONSTRAINT "{name}_id_check" CHECK (length(id) = 36 AND id NOT GLOB '*[^0-9a-f-]*'),
-    CONSTRAINT "{name}_times_check" CHECK (typeof(created_at) = 'integer' AND typeof(occurred_at) = 'integer' AND typeof(available_at) = 'integer'),
+    CONSTRAINT "{name}_id_check" CHECK (id GLOB '[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f]-[0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f][0-9a-f]'),
+    -- Times that can be read everywhere: of four digits' years.
+    CONSTRAINT "{name}_times_check" CHECK (
+        typeof(created_at) = 'integer' AND typeof(occurred_at) = 'integer' AND typeof(available_at) = 'integer'
+        AND min(created_at, occurred_at, available_at) >= -30610224000000000
+        AND max(created_at, occurred_at, available_at) < 253402300800000000),
     CONSTRAINT "{name}_topic_check" CHECK (length(topic) BETWEEN 1 AND 128),
     CONSTRAINT "{name}_headers_check" CHECK (headers IS NULL OR (json_valid(headers) AND json_type(headers) = 'object')),
     CONSTRAINT "{name}_json_check" CHECK (payload IS NULL OR json_valid(payload)),

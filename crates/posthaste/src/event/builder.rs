@@ -17,6 +17,9 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Debug, Clone)]
 #[must_use = "an event is only written by `outbox.enqueue`"]
 pub struct EventBuilder {
+    /// `None`: a new one for each event built, so that a copy of the builder makes another event.
+    id: Option<Uuid>,
+    /// Its id is filled in at the end.
     event: Event,
     json: Option<Payload>,
     binary: Option<Payload>,
@@ -25,7 +28,7 @@ pub struct EventBuilder {
 impl EventBuilder {
     pub(super) fn new(topic: String) -> Self {
         let event = Event {
-            id: Uuid::now_v7(),
+            id: Uuid::nil(),
             topic,
             event_type: None,
             aggregate_type: None,
@@ -39,18 +42,18 @@ impl EventBuilder {
             occurred_at: None,
             available: Available::Now,
         };
-        Self { event, json: None, binary: None }
+        Self { id: None, event, json: None, binary: None }
     }
 
     pub(super) fn from_event(event: Event) -> Self {
         let payload = event.payload.clone();
         let (json, binary) = if payload.is_json() { (Some(payload), None) } else { (None, Some(payload)) };
-        Self { event, json, binary }
+        Self { id: Some(event.id), event, json, binary }
     }
 
     /// The id, where the caller has one of its own; it makes the enqueue idempotent.
     pub fn id(mut self, id: Uuid) -> Self {
-        self.event.id = id;
+        self.id = Some(id);
         self
     }
 
@@ -189,6 +192,7 @@ impl EventBuilder {
                 return Err(Error::new(ErrorKind::PayloadAmbiguous, message));
             }
         };
+        self.event.id = self.id.unwrap_or_else(Uuid::now_v7);
         if self.event.event_type.as_ref() == Some(&self.event.topic) {
             self.event.event_type = None;
         }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::event::Event;
+use crate::event::{Event, EventRules};
 
 /// What a hook may fail with.
 pub type HookError = Box<dyn std::error::Error + Send + Sync>;
@@ -16,20 +16,23 @@ pub type HookError = Box<dyn std::error::Error + Send + Sync>;
 /// transaction.
 ///
 /// ```
+/// use posthaste::event::EventRules;
 /// use posthaste::{Event, Hook};
 /// use posthaste::produce::HookError;
 ///
 /// struct StampSource;
 ///
 /// impl Hook for StampSource {
-///     fn before_write(&self, events: Vec<Event>) -> Result<Vec<Event>, HookError> {
-///         events.into_iter().map(|event| Ok(event.to_builder().header("source", "shop").build()?)).collect()
+///     fn before_write(&self, events: Vec<Event>, rules: &EventRules) -> Result<Vec<Event>, HookError> {
+///         let stamp = |event: Event| Ok(event.to_builder().header("source", "shop").build_by(rules)?);
+///         events.into_iter().map(stamp).collect()
 ///     }
 /// }
 /// ```
 pub trait Hook: Send + Sync + 'static {
-    /// Before the write: answers with the events to write, changed, fewer or more.
-    fn before_write(&self, events: Vec<Event>) -> Result<Vec<Event>, HookError> {
+    /// Before the write: answers with the events to write, changed, fewer or more. What it changes must follow
+    /// the outbox's rules.
+    fn before_write(&self, events: Vec<Event>, _rules: &EventRules) -> Result<Vec<Event>, HookError> {
         Ok(events)
     }
 
@@ -38,12 +41,12 @@ pub trait Hook: Send + Sync + 'static {
         Ok(())
     }
 
-    /// After the commit, of transactions that know theirs.
+    /// After the commit, of transactions that know theirs: today those in memory.
     fn after_commit(&self, _events: &[Event]) -> Result<(), HookError> {
         Ok(())
     }
 
-    /// After the rollback, of transactions that know theirs.
+    /// After the rollback, of transactions that know theirs: today those in memory.
     fn after_rollback(&self, _events: &[Event]) -> Result<(), HookError> {
         Ok(())
     }
@@ -51,8 +54,8 @@ pub trait Hook: Send + Sync + 'static {
 
 /// A shared hook is a hook.
 impl<H: Hook + ?Sized> Hook for Arc<H> {
-    fn before_write(&self, events: Vec<Event>) -> Result<Vec<Event>, HookError> {
-        (**self).before_write(events)
+    fn before_write(&self, events: Vec<Event>, rules: &EventRules) -> Result<Vec<Event>, HookError> {
+        (**self).before_write(events, rules)
     }
 
     fn after_write(&self, events: &[Event]) -> Result<(), HookError> {
@@ -81,9 +84,9 @@ impl Hooks {
         self.0.is_empty()
     }
 
-    pub(super) fn before_write(&self, events: Vec<Event>) -> Result<Vec<Event>> {
+    pub(super) fn before_write(&self, events: Vec<Event>, rules: &EventRules) -> Result<Vec<Event>> {
         self.0.iter().try_fold(events, |events, hook| {
-            hook.before_write(events).map_err(|cause| {
+            hook.before_write(events, rules).map_err(|cause| {
                 Error::new(ErrorKind::Hook, format!("a producer hook refused the events ({cause})"))
                     .because(cause)
             })

@@ -24,25 +24,21 @@ impl Backend for Memory {
 impl Outbox<Memory> {
     /// An outbox in the process's memory, for tests.
     pub fn memory() -> OutboxBuilder<Memory> {
-        OutboxBuilder::new(|_| Ok(MemoryStore::new()))
+        OutboxBuilder::new(|table| Ok(MemoryStore::named(table)))
     }
 
     /// A transaction on it: what is enqueued exists from its commit on.
     pub fn begin(&self) -> MemoryTransaction {
-        MemoryTransaction {
-            store: self.store().clone(),
-            written: Vec::new(),
-            for_hooks: Vec::new(),
-            received: Vec::new(),
-        }
+        MemoryTransaction::default()
     }
 }
 
-/// A transaction on an outbox in memory; dropping it rolls back.
+/// A transaction on outboxes in memory; dropping it rolls back. As in a database, one transaction may write to
+/// any number of outboxes.
+#[derive(Default)]
 #[must_use = "what is enqueued exists from the commit on"]
 pub struct MemoryTransaction {
-    store: MemoryStore,
-    written: Vec<Event>,
+    written: Vec<(MemoryStore, Event)>,
     for_hooks: Vec<(Hooks, Vec<Event>)>,
     received: Vec<(MemoryInbox, (String, Uuid))>,
 }
@@ -56,7 +52,9 @@ impl std::fmt::Debug for MemoryTransaction {
 impl MemoryTransaction {
     /// Makes what was enqueued exist.
     pub fn commit(mut self) {
-        self.store.write(&std::mem::take(&mut self.written));
+        for (store, event) in self.written.drain(..) {
+            store.write(&[event]);
+        }
         for (inbox, receipt) in self.received.drain(..) {
             inbox.write(receipt);
         }
@@ -68,10 +66,11 @@ impl MemoryTransaction {
     /// Makes it as if nothing had been enqueued.
     pub fn rollback(self) {}
 
-    fn find_first(&self, event: &Event) -> Option<Enqueued> {
-        let own =
-            self.written.iter().find(|written| written.id == event.id || same_dedupe_key(written, event));
-        self.store.find_first(event).or_else(|| own.map(|first| Enqueued::duplicate(first.id, None)))
+    fn find_first(&self, store: &MemoryStore, event: &Event) -> Option<Enqueued> {
+        let own = self.written.iter().find(|(written_to, written)| {
+            written_to.is(store) && (written.id == event.id || same_dedupe_key(written, event))
+        });
+        store.find_first(event).or_else(|| own.map(|(_, first)| Enqueued::duplicate(first.id, None)))
     }
 }
 
@@ -86,13 +85,13 @@ impl Drop for MemoryTransaction {
 impl Enqueue<Memory> for MemoryTransaction {}
 
 impl sealed::Transaction<Memory> for MemoryTransaction {
-    async fn insert(&mut self, _store: &MemoryStore, events: &[Event]) -> Result<Vec<Enqueued>> {
+    async fn insert(&mut self, store: &MemoryStore, events: &[Event]) -> Result<Vec<Enqueued>> {
         let mut answers = Vec::with_capacity(events.len());
         for event in events {
-            answers.push(match self.find_first(event) {
+            answers.push(match self.find_first(store, event) {
                 Some(first) => first,
                 None => {
-                    self.written.push(event.clone());
+                    self.written.push((store.clone(), event.clone()));
                     Enqueued::new(event.id, None)
                 }
             });

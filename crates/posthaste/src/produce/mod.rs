@@ -140,7 +140,7 @@ impl<B: Backend> Outbox<B> {
         let Inner { store, rules, hooks, trace } = &*self.inner;
         let given: Vec<_> = events.iter().map(|event| event.id).collect();
         let traced = trace.add_to(&mut events);
-        let events = hooks.before_write(events)?;
+        let events = hooks.before_write(events, rules)?;
         // What the caller gave has been checked; what came in since has not.
         if traced || !hooks.is_empty() {
             events.iter().try_for_each(|event| rules.check(event))?;

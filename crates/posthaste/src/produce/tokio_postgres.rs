@@ -19,8 +19,9 @@ use super::values::{Array, Value, arrays, keys, row};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::store::columns::Columns;
+use crate::store::errors::message;
 use crate::store::insert::{Insert, Named, insert};
-use crate::store::postgres::errors::{kind_of_sqlstate, message};
+use crate::store::postgres::errors::kind_of_sqlstate;
 use crate::store::postgres::insert::Statements;
 use crate::store::{Enqueued, PostgresInbox, PostgresStore, TableName};
 

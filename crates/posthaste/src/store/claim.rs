@@ -177,5 +177,18 @@ pub struct Buried {
     pub reason: String,
 }
 
-/// Why a row at its attempt limit is dead.
-pub(crate) const EXHAUSTED: &str = "no attempt left: the last one was never settled (its worker crashed or stalled), or the limit was lowered";
+/// Why a row at its attempt limit is dead, where its last attempt left no reason of its own.
+pub(crate) const EXHAUSTED: &str =
+    "no attempt left: the last one was never settled (its worker crashed or stalled)";
+
+/// Between that reason and the error of the attempt before.
+pub(crate) const BEFORE_IT: &str = "; the one before it: ";
+
+/// Why a spent row is dead: its last error, or that its last attempt was never settled.
+pub(crate) fn exhausted(leased: bool, last_error: Option<String>) -> String {
+    match last_error {
+        Some(error) if leased => format!("{EXHAUSTED}{BEFORE_IT}{error}"),
+        Some(error) => error,
+        None => EXHAUSTED.to_owned(),
+    }
+}

@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub enum Dialect {
     /// PostgreSQL 13 or newer.
     Postgres,
-    /// MySQL 8.0.16 or newer.
+    /// MySQL 8.0.17 or newer.
     MySql,
     /// MariaDB 10.6 or newer: spoken to as MySQL, with other collations.
     MariaDb,

@@ -201,6 +201,9 @@ impl Filter {
     }
 }
 
+/// The columns that a filter may ask for, and no payload among them.
+pub(crate) const FILTER_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, created_at, settled_at, locked_until, outcome";
+
 /// A topic with `*` as a pattern for `LIKE … ESCAPE '!'`; `None` if it has none and equality will do.
 pub(crate) fn like_pattern(topic: &str) -> Option<String> {
     topic

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::claim::EXHAUSTED;
-use super::settlement::{lost, rounds, stored_error};
+use super::claim::exhausted;
+use super::settlement::{rounds, stored_error};
 use super::{
     Buried, Claim, Claimed, ClaimedBatch, Count, Dialect, Difference, Ending, Enqueued, Filter, Keep, Lease,
     Mark, MigrationState, Page, Purge, Record, Settled, Settlement, Stats, Status, Store, TableName, Verdict,
@@ -53,9 +53,19 @@ impl MemoryStore {
         Self::default()
     }
 
+    /// An empty table of this name.
+    pub fn named(table: TableName) -> Self {
+        Self { table, ..Self::default() }
+    }
+
     /// Moves its clock forward, so that leases end and delays pass without waiting.
     pub fn advance(&self, by: Duration) {
         self.lock().advanced += by;
+    }
+
+    /// Whether it is a clone of this one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.rows, &other.rows)
     }
 
     /// Every event in the table, in the order of their writing.
@@ -138,9 +148,10 @@ impl Rows {
         for mark in claimable {
             let Some(row) = self.by_sequence.get_mut(&mark.sequence) else { continue };
             if row.attempts > 0 && row.attempts >= claim.attempts.of(&row.event.topic) {
-                row.end(Ending::Dead, Some(EXHAUSTED.to_owned()), now);
+                let reason = exhausted(row.locked_by.is_some(), row.last_error.take());
+                row.end(Ending::Dead, Some(reason.clone()), now);
                 let (id, topic) = (row.event.id, row.event.topic.clone());
-                batch.buried.push(Buried { id, sequence: row.sequence, topic, reason: EXHAUSTED.to_owned() });
+                batch.buried.push(Buried { id, sequence: row.sequence, topic, reason });
                 continue;
             }
             row.attempts += 1;
@@ -323,8 +334,7 @@ impl Store for MemoryStore {
         for round in rounds(settlements, |settlement| settlement.lease.id) {
             let written: Vec<Uuid> =
                 round.iter().filter_map(|settlement| rows.settle(settlement, keep)).collect();
-            settled.written += written.len();
-            settled.lost.append(&mut lost(round.iter().map(|settlement| settlement.lease.id), &written));
+            settled.add(&round, &written);
         }
         Ok(settled)
     }
@@ -355,7 +365,11 @@ impl Store for MemoryStore {
 
     async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
         let rows = self.lock();
-        Ok(Count::of(i64::try_from(rows.fitting(filter).len()).unwrap_or(i64::MAX), cap))
+        let state = Filter { id: filter.id, status: filter.status, ..Filter::default() };
+        let looked_at: Vec<&Row> = rows.fitting(&state).into_iter().take(cap as usize + 1).collect();
+        let fitting = looked_at.iter().filter(|row| row.fits(filter, rows.now())).count();
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        Ok(Count::among(number(looked_at.len()), number(fitting), cap))
     }
 
     async fn stats(&self, cap: u32) -> Result<Stats> {

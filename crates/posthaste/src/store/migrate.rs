@@ -90,7 +90,7 @@ pub enum Difference {
         /// Its name.
         column: String,
     },
-    /// A column has another type or nullability.
+    /// A column has another type or nullability, or has lost its default.
     Column {
         /// Its name.
         column: String,
@@ -103,6 +103,20 @@ pub enum Difference {
     MissingIndex {
         /// Its name.
         index: String,
+    },
+    /// An index has other columns, another predicate or uniqueness, or is not valid.
+    Index {
+        /// Its name.
+        index: String,
+        /// What the migrations make.
+        expected: String,
+        /// What the table has.
+        found: String,
+    },
+    /// A CHECK constraint is missing.
+    MissingCheck {
+        /// Its name.
+        check: String,
     },
     /// The status view is missing.
     MissingView {
@@ -124,6 +138,10 @@ impl std::fmt::Display for Difference {
                 write!(f, "column {column} is {found}, expected {expected}")
             }
             Self::MissingIndex { index } => write!(f, "index {index} is missing"),
+            Self::Index { index, expected, found } => {
+                write!(f, "index {index} is {found}, expected {expected}")
+            }
+            Self::MissingCheck { check } => write!(f, "check {check} is missing"),
             Self::MissingView { view } => write!(f, "view {view} is missing"),
         }
     }
@@ -196,14 +214,31 @@ pub fn migration_sql(dialect: Dialect, table: &TableName, from: u32) -> String {
     text
 }
 
+/// A migration that the ledger says was applied.
+pub(crate) struct Applied {
+    pub(crate) version: u32,
+    pub(crate) name: String,
+    pub(crate) at: OffsetDateTime,
+}
+
+/// Refuses a table of the other family: to migrate an outbox as an inbox would drop its events.
+pub(crate) fn refuse_other(table: &TableName, applied: &[Applied], known: &[Migration]) -> Result<()> {
+    let other = |a: &Applied| {
+        known.iter().find(|m| m.version == a.version && m.name != a.name).map(|m| (a.name.clone(), m.name))
+    };
+    match applied.iter().find_map(other) {
+        Some((recorded, name)) => Err(Error::new(
+            ErrorKind::SchemaMismatch,
+            format!("table {table} is recorded as an {recorded}, not as an {name}"),
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Refuses a table that a newer posthaste has migrated.
-pub(crate) fn refuse_newer(
-    table: &TableName,
-    applied: &[(u32, OffsetDateTime)],
-    known: &[Migration],
-) -> Result<()> {
+pub(crate) fn refuse_newer(table: &TableName, applied: &[Applied], known: &[Migration]) -> Result<()> {
     let newest = known.last().map_or(0, |m| m.version);
-    match applied.iter().map(|(version, _)| *version).max() {
+    match applied.iter().map(|a| a.version).max() {
         Some(found) if found > newest => Err(Error::new(
             ErrorKind::SchemaTooNew { found, known: newest },
             format!("table {table} is at migration {found}, this version of posthaste knows {newest}"),
@@ -213,9 +248,9 @@ pub(crate) fn refuse_newer(
 }
 
 /// The state of every migration, applied ones first named by what this version knows of them.
-pub(crate) fn states(applied: &[(u32, OffsetDateTime)], known: &[Migration]) -> Vec<MigrationState> {
-    let unknown = applied.iter().filter(|(version, _)| known.iter().all(|m| m.version != *version));
-    let applied_at = |version: u32| applied.iter().find(|(v, _)| *v == version).map(|(_, at)| *at);
+pub(crate) fn states(applied: &[Applied], known: &[Migration]) -> Vec<MigrationState> {
+    let unknown = applied.iter().filter(|a| known.iter().all(|m| m.version != a.version));
+    let applied_at = |version: u32| applied.iter().find(|a| a.version == version).map(|a| a.at);
     known
         .iter()
         .map(|m| MigrationState {
@@ -224,10 +259,10 @@ pub(crate) fn states(applied: &[(u32, OffsetDateTime)], known: &[Migration]) -> 
             applied_at: applied_at(m.version),
             known: true,
         })
-        .chain(unknown.map(|(version, at)| MigrationState {
-            version: *version,
+        .chain(unknown.map(|a| MigrationState {
+            version: a.version,
             name: "unknown to this version".to_owned(),
-            applied_at: Some(*at),
+            applied_at: Some(a.at),
             known: false,
         }))
         .collect()
@@ -243,32 +278,50 @@ pub(crate) fn unmatched(states: &[MigrationState]) -> Vec<Difference> {
     states.iter().filter_map(difference).collect()
 }
 
-/// A column as the migrations make it.
-pub(crate) struct Column {
-    pub(crate) name: String,
-    /// Type and nullability, in the database's own words.
-    pub(crate) shape: String,
+/// A table as the migrations make it, in the database's own words; `{name}` stands for the table's name.
+pub(crate) struct Expected {
+    /// Names, and type, nullability and whether there is a default.
+    pub(crate) columns: &'static [(&'static str, &'static str)],
+    /// Names, and uniqueness, columns and predicate.
+    pub(crate) indexes: &'static [(&'static str, &'static str)],
+    /// Names of CHECK constraints.
+    pub(crate) checks: &'static [&'static str],
 }
 
-/// What a live table is missing, given what it should have. Columns that users added are left alone.
-pub(crate) fn differences(
-    expected: &[(&str, &str)],
-    found: &[Column],
-    indexes: &[String],
-    found_indexes: &[String],
-) -> Vec<Difference> {
-    let columns = expected.iter().filter_map(|(name, shape)| match found.iter().find(|c| c.name == *name) {
-        None => Some(Difference::MissingColumn { column: (*name).to_owned() }),
-        Some(column) if column.shape != *shape => Some(Difference::Column {
-            column: (*name).to_owned(),
-            expected: (*shape).to_owned(),
-            found: column.shape.clone(),
-        }),
-        Some(_) => None,
+/// A table as it is, in the same words.
+pub(crate) struct Found {
+    pub(crate) columns: Vec<(String, String)>,
+    pub(crate) indexes: Vec<(String, String)>,
+    pub(crate) checks: Vec<String>,
+}
+
+/// What a live table is missing, given what it should have. What users added is left alone: columns,
+/// indexes, checks and defaults.
+pub(crate) fn differences(table: &TableName, expected: &Expected, found: &Found) -> Vec<Difference> {
+    let shape = |parts: &[(String, String)], name: &str| {
+        parts.iter().find(|(part, _)| part == name).map(|(_, shape)| shape.clone())
+    };
+    let columns = expected.columns.iter().filter_map(|(name, expected)| {
+        let (column, expected) = ((*name).to_owned(), (*expected).to_owned());
+        match shape(&found.columns, &column) {
+            None => Some(Difference::MissingColumn { column }),
+            Some(found) if found == expected || found == format!("{expected} default") => None,
+            Some(found) => Some(Difference::Column { column, expected, found }),
+        }
     });
-    let indexes = indexes
+    let indexes = expected.indexes.iter().filter_map(|(name, expected)| {
+        let (index, expected) = (name.replace("{name}", table.name()), (*expected).to_owned());
+        match shape(&found.indexes, &index) {
+            None => Some(Difference::MissingIndex { index }),
+            Some(found) if found == expected => None,
+            Some(found) => Some(Difference::Index { index, expected, found }),
+        }
+    });
+    let checks = expected
+        .checks
         .iter()
-        .filter(|index| !found_indexes.contains(index))
-        .map(|index| Difference::MissingIndex { index: index.clone() });
-    columns.chain(indexes).collect()
+        .map(|name| name.replace("{name}", table.name()))
+        .filter(|check| !found.checks.contains(check))
+        .map(|check| Difference::MissingCheck { check });
+    columns.chain(indexes).chain(checks).collect()
 }

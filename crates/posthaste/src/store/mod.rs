@@ -37,6 +37,7 @@ mod settlement;
 pub(crate) mod sqlite;
 pub(crate) mod statement;
 mod table;
+pub(crate) mod tries;
 
 use std::time::Duration;
 
@@ -131,7 +132,9 @@ pub trait Store: Send + Sync + 'static {
 
     // Produce.
 
-    /// Writes events in a transaction of the store's own; one answer per event, in order.
+    /// Writes events in a transaction of the store's own; one answer per event, in order. It is for tools
+    /// that have no data to commit with them: a service enqueues through its [`Outbox`](crate::Outbox), whose
+    /// rules, hooks and trace this knows nothing of.
     async fn insert(&self, events: &[Event]) -> Result<Vec<Enqueued>>;
 
     // Deliver.
@@ -154,7 +157,8 @@ pub trait Store: Send + Sync + 'static {
     /// A page of the rows that fit.
     async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>>;
 
-    /// How many fit, counting no further than `cap`.
+    /// How many fit among the first `cap` rows of the state in question: exact where there are no more than
+    /// that, and marked as capped where there are, so that its cost does not grow with the table.
     async fn count(&self, filter: &Filter, cap: u32) -> Result<Count>;
 
     /// The state of the table, counting no further than `cap`.

@@ -83,6 +83,9 @@ pub struct Settled {
     /// Events whose lease was no longer held: somebody else has them, or they are settled. Nothing was
     /// written for them.
     pub lost: Vec<Uuid>,
+    /// Events whose lease is held, but whose row another transaction has locked: on MySQL and MariaDB, a
+    /// producer that met a duplicate of it. Nothing was written for them; settle them again.
+    pub busy: Vec<Uuid>,
 }
 
 /// The numbers by which the statements know a verdict.
@@ -136,6 +139,7 @@ pub(crate) fn micros(length: Duration) -> i64 {
 
 /// Splits what is to be written so that no statement names an event twice: of two settlements with the same
 /// lease the first counts and the second finds it lost, whatever the database makes of a row joined twice.
+/// Each round is in the order of the ids, so that statements on the same rows lock them in the same order.
 pub(crate) fn rounds<T>(items: &[T], id: impl Fn(&T) -> Uuid) -> Vec<Vec<&T>> {
     let mut rounds: Vec<Vec<&T>> = Vec::new();
     let mut times: HashMap<Uuid, usize> = HashMap::with_capacity(items.len());
@@ -147,6 +151,7 @@ pub(crate) fn rounds<T>(items: &[T], id: impl Fn(&T) -> Uuid) -> Vec<Vec<&T>> {
         rounds[*round].push(item);
         *round += 1;
     }
+    rounds.iter_mut().for_each(|round| round.sort_by_key(|item| id(item)));
     rounds
 }
 

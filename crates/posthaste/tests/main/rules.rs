@@ -42,6 +42,12 @@ fn ev1_the_caller_may_give_the_id() {
 }
 
 #[test]
+fn ev1_a_copied_builder_makes_another_event() {
+    let base = event();
+    assert_ne!(base.clone().build().unwrap().id(), base.build().unwrap().id());
+}
+
+#[test]
 fn ev2_exactly_one_payload() {
     assert_eq!(kind(Event::builder("a")), ErrorKind::PayloadMissing);
     assert_eq!(kind(event().bytes("text/plain", "x")), ErrorKind::PayloadAmbiguous);

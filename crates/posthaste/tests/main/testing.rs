@@ -101,3 +101,18 @@ async fn en7_the_inbox_works_in_memory() {
     let mut tx = outbox.begin();
     assert!(!inbox.first(&mut tx, "billing", id).await.unwrap());
 }
+
+#[tokio::test]
+async fn en7_one_transaction_writes_to_any_number_of_outboxes() {
+    let (orders, billing) = (testing::outbox(), testing::outbox());
+    let mut tx = orders.begin();
+    orders.enqueue(&mut tx, Event::json("order.placed.v1", &1).unwrap().dedupe_key("k")).await.unwrap();
+    let answer =
+        billing.enqueue(&mut tx, Event::json("order.placed.v1", &1).unwrap().dedupe_key("k")).await.unwrap();
+    assert!(!answer.duplicate, "another outbox");
+    billing.enqueue(&mut tx, Event::json("bill.sent.v1", &1).unwrap()).await.unwrap();
+    tx.commit();
+    orders.assert_enqueued("order.placed.v1").once();
+    orders.assert_not_enqueued("bill.sent.v1");
+    billing.assert_enqueued("bill.sent.v1").once();
+}

@@ -6,4 +6,4 @@ CREATE TABLE {table} (
     CONSTRAINT "{name}_pkey" PRIMARY KEY (consumer, event_id)
 );
 
-CREATE INDEX "{name}_received" ON {table} USING brin (received_at) WITH (autosummarize = on);
+CREATE INDEX "{name}_received" ON {table} (received_at);

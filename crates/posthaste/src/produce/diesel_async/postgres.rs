@@ -14,8 +14,8 @@ use crate::event::Event;
 use crate::produce::backend::{Enqueue, sealed};
 use crate::produce::values::{Array, Value, arrays, keys, row};
 use crate::store::columns::Columns;
+use crate::store::errors::message;
 use crate::store::insert::{Insert, Named, insert};
-use crate::store::postgres::errors::message;
 use crate::store::postgres::insert::Statements;
 use crate::store::{Enqueued, PostgresInbox, PostgresStore, TableName};
 

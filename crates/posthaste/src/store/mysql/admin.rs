@@ -8,7 +8,7 @@ use time::PrimitiveDateTime;
 use uuid::Uuid;
 
 use super::{EVENT_COLUMNS, begin, decode, stored_time};
-use crate::store::filter::like_pattern;
+use crate::store::filter::{FILTER_COLUMNS, like_pattern};
 use crate::store::settlement::micros;
 use crate::store::{Count, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
 
@@ -50,14 +50,18 @@ pub(super) async fn count(
 ) -> sqlx::Result<Count> {
     let mut query = QueryBuilder::new("SELECT COUNT(*), COUNT(CASE WHEN true");
     push_filter(&mut query, filter);
-    query.push(" THEN 1 END) FROM (SELECT * FROM ").push(table.quoted('`'));
+    query.push(" THEN 1 END) FROM (SELECT ").push(FILTER_COLUMNS).push(" FROM ").push(table.quoted('`'));
+    query.push(" WHERE true");
+    if let Some(id) = filter.id {
+        query.push(" AND id = ").push_bind(id);
+    }
     query.push(match filter.status {
         Some(Status::Pending | Status::Processing) => {
-            " WHERE outcome IS NULL ORDER BY available_at, seq LIMIT "
+            " AND outcome IS NULL ORDER BY available_at, seq LIMIT "
         }
-        Some(Status::Delivered) => " WHERE outcome = 'delivered' ORDER BY id LIMIT ",
-        Some(Status::Dead) => " WHERE outcome = 'dead' ORDER BY id LIMIT ",
-        None => " ORDER BY id LIMIT ",
+        Some(Status::Delivered) => " AND outcome = 'delivered' ORDER BY available_at, seq LIMIT ",
+        Some(Status::Dead) => " AND outcome = 'dead' ORDER BY available_at, seq LIMIT ",
+        None => " ORDER BY seq LIMIT ",
     });
     query.push_bind(i64::from(cap) + 1).push(") AS looked_at");
     let row = query.build().fetch_one(pool).await?;
@@ -103,11 +107,12 @@ pub(super) async fn replay(
     filter: &Filter,
     limit: u32,
 ) -> sqlx::Result<u64> {
-    let mut query = QueryBuilder::new("UPDATE ");
-    query.push(table.quoted('`'));
-    query.push(" SET outcome = NULL, settled_at = NULL, attempts = 0, available_at = UTC_TIMESTAMP(6), locked_by = NULL, locked_until = NULL");
-    push_dead(&mut query, filter, limit);
-    execute(pool, query).await
+    let statement = format!(
+        "UPDATE {} SET outcome = NULL, settled_at = NULL, attempts = 0, available_at = UTC_TIMESTAMP(6), \
+         locked_by = NULL, locked_until = NULL WHERE seq IN (",
+        table.quoted('`')
+    );
+    on_dead(pool, table, filter, limit, &statement).await
 }
 
 /// Dead rows are deleted.
@@ -117,46 +122,63 @@ pub(super) async fn discard(
     filter: &Filter,
     limit: u32,
 ) -> sqlx::Result<u64> {
-    let mut query = QueryBuilder::new("DELETE FROM ");
-    query.push(table.quoted('`'));
-    push_dead(&mut query, filter, limit);
-    execute(pool, query).await
+    let statement = format!("DELETE FROM {} WHERE seq IN (", table.quoted('`'));
+    on_dead(pool, table, filter, limit, &statement).await
 }
 
-/// Settled rows past their retention are deleted. A row is settled after it became available, so the claim
-/// index finds the candidates.
+/// Settled rows past their retention are deleted.
 pub(super) async fn purge(pool: &MySqlPool, table: &TableName, purge: Purge) -> sqlx::Result<u64> {
-    let age = micros(purge.older_than);
     let mut query = QueryBuilder::new("DELETE FROM ");
     query.push(table.quoted('`'));
     query.push(match purge.ending {
         Ending::Delivered => " WHERE outcome = 'delivered'",
         Ending::Dead => " WHERE outcome = 'dead'",
     });
-    query.push(" AND available_at <= UTC_TIMESTAMP(6) - INTERVAL ").push_bind(age).push(" MICROSECOND");
-    query.push(" AND settled_at <= UTC_TIMESTAMP(6) - INTERVAL ").push_bind(age).push(" MICROSECOND");
-    query.push(" ORDER BY available_at, seq LIMIT ").push_bind(purge.limit);
-    execute(pool, query).await
-}
-
-/// Executes in a transaction that locks no gaps.
-async fn execute(pool: &MySqlPool, mut query: QueryBuilder<MySql>) -> sqlx::Result<u64> {
+    query.push(" AND settled_at <= UTC_TIMESTAMP(6) - INTERVAL ").push_bind(micros(purge.older_than));
+    query.push(" MICROSECOND ORDER BY settled_at LIMIT ").push_bind(purge.limit);
     let mut tx = begin(pool).await?;
     let done = query.build().execute(&mut *tx).await?;
     tx.commit().await?;
     Ok(done.rows_affected())
 }
 
+/// Executes a statement, up to its list of rows, on dead rows that fit. They are locked first, through the
+/// claim index and no more than are wanted: an update with an order of its own would lock every dead row to
+/// sort them.
+async fn on_dead(
+    pool: &MySqlPool,
+    table: &TableName,
+    filter: &Filter,
+    limit: u32,
+    statement: &str,
+) -> sqlx::Result<u64> {
+    /// Well below the 65 535 values that MySQL takes.
+    const MOST_VALUES: usize = 10_000;
+    let mut tx = begin(pool).await?;
+    let mut dead = QueryBuilder::new("SELECT seq FROM ");
+    dead.push(table.quoted('`')).push(format_args!(" FORCE INDEX (`{}_claim`)", table.name()));
+    dead.push(" WHERE outcome = 'dead'");
+    push_filter(&mut dead, filter);
+    dead.push(" ORDER BY available_at, seq LIMIT ").push_bind(limit).push(" FOR UPDATE SKIP LOCKED");
+    let dead: Vec<i64> = dead.build_query_scalar().fetch_all(&mut *tx).await?;
+    let mut done = 0;
+    for chunk in dead.chunks(MOST_VALUES) {
+        let mut query = QueryBuilder::new(statement);
+        let mut sequences = query.separated(", ");
+        chunk.iter().for_each(|sequence| {
+            sequences.push_bind(*sequence);
+        });
+        query.push(")");
+        done += query.build().persistent(false).execute(&mut *tx).await?.rows_affected();
+    }
+    tx.commit().await?;
+    Ok(done)
+}
+
 fn select(table: &TableName) -> QueryBuilder<MySql> {
     let mut query = QueryBuilder::new("SELECT ");
     query.push(EVENT_COLUMNS).push(", ").push(RECORD_COLUMNS).push(" FROM ").push(table.quoted('`'));
     query
-}
-
-fn push_dead(query: &mut QueryBuilder<MySql>, filter: &Filter, limit: u32) {
-    query.push(" WHERE outcome = 'dead'");
-    push_filter(query, filter);
-    query.push(" ORDER BY id LIMIT ").push_bind(limit);
 }
 
 fn push_filter(query: &mut QueryBuilder<MySql>, filter: &Filter) {

@@ -45,7 +45,7 @@ pub(crate) fn kind_of_number(number: u16) -> ErrorKind {
         1049 => ErrorKind::DatabaseMissing,
         1054 | 1136 | 1366 => ErrorKind::SchemaMismatch,
         1290 | 1792 | 1836 => ErrorKind::ReadOnly,
-        1205 | 1213 => ErrorKind::Conflict,
+        1020 | 1205 | 1213 => ErrorKind::Conflict,
         1048 | 1062 | 1264 | 1364 | 1406 | 3819 | 4025 => ErrorKind::Constraint,
         1044 | 1045 | 1142 | 1143 | 1370 | 1698 => ErrorKind::AccessDenied,
         1040 | 1053 | 1077 | 1079 | 1152 | 1158..=1161 | 1184 | 1203 | 1927 | 2006 | 2013 => {

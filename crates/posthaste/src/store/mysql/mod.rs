@@ -21,6 +21,7 @@ use super::columns::{StoredColumns, undecodable};
 use super::insert::insert;
 use super::migrate::Family;
 use super::settlement::{lost, rounds};
+use super::tries::Tries;
 use super::{
     Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState, Page,
     Purge, Record, Settled, Settlement, Stats, Store, TableName,
@@ -77,6 +78,57 @@ impl MySqlStore {
         &self.statements.insert
     }
 
+    async fn extend_round(&self, round: &[&Lease], length: Duration) -> Result<Vec<Uuid>> {
+        let mut tries = Tries::default();
+        let mut gone = Vec::new();
+        let mut open = round.to_vec();
+        for pause in queue::PAUSES {
+            tokio::time::sleep(pause).await;
+            match queue::extend(&self.pool, &self.statements.queue, &open, length)
+                .await
+                .map_err(|e| self.error(e))
+            {
+                Ok(held) => {
+                    let wanted = open.iter().map(|lease| lease.id).filter(|id| !held.busy.contains(id));
+                    gone.append(&mut lost(wanted, &held.ours));
+                    open.retain(|lease| held.busy.contains(&lease.id));
+                }
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(error),
+            }
+            if open.is_empty() {
+                break;
+            }
+        }
+        Ok(gone)
+    }
+
+    async fn settle_round(&self, round: &[&Settlement], keep: Keep, settled: &mut Settled) -> Result<()> {
+        let mut tries = Tries::default();
+        let mut open = round.to_vec();
+        for pause in queue::PAUSES {
+            tokio::time::sleep(pause).await;
+            match queue::settle(&self.pool, &self.statements.queue, &open, keep)
+                .await
+                .map_err(|e| self.error(e))
+            {
+                Ok(held) => {
+                    let done: Vec<&Settlement> =
+                        open.iter().copied().filter(|s| !held.busy.contains(&s.lease.id)).collect();
+                    settled.add(&done, &held.ours);
+                    open.retain(|s| held.busy.contains(&s.lease.id));
+                }
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(error),
+            }
+            if open.is_empty() {
+                return Ok(());
+            }
+        }
+        settled.busy.extend(open.iter().map(|s| s.lease.id));
+        Ok(())
+    }
+
     fn error(&self, error: sqlx::Error) -> crate::Error {
         errors::classify(error, &self.table)
     }
@@ -111,16 +163,19 @@ impl Store for MySqlStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch> {
-        queue::claim(&self.pool, &self.statements.queue, claim).await.map_err(|e| self.error(e))
+        let mut tries = Tries::default();
+        loop {
+            match queue::claim(&self.pool, &self.statements.queue, claim).await.map_err(|e| self.error(e)) {
+                Err(error) if tries.again(&error) => {}
+                claimed => return claimed,
+            }
+        }
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
         let mut gone = Vec::new();
         for round in rounds(leases, Lease::id) {
-            let extended = queue::extend(&self.pool, &self.statements.queue, &round, length)
-                .await
-                .map_err(|e| self.error(e))?;
-            gone.append(&mut lost(round.iter().map(|lease| lease.id), &extended));
+            gone.append(&mut self.extend_round(&round, length).await?);
         }
         Ok(gone)
     }
@@ -128,10 +183,7 @@ impl Store for MySqlStore {
     async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {
         let mut settled = Settled::default();
         for round in rounds(settlements, |s| s.lease.id) {
-            let written = queue::settle(&self.pool, &self.statements.queue, &round, keep)
-                .await
-                .map_err(|e| self.error(e))?;
-            settled.add(&round, &written);
+            self.settle_round(&round, keep, &mut settled).await?;
         }
         Ok(settled)
     }

@@ -1,5 +1,6 @@
 //! Row leases in short transactions: read and lock, then write.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use time::PrimitiveDateTime;
 use uuid::Uuid;
 
 use super::{EVENT_COLUMNS, begin, decode, stored_time};
-use crate::store::claim::EXHAUSTED;
+use crate::store::claim::exhausted;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::{
@@ -19,7 +20,7 @@ use crate::store::{
 
 // The index is forced: through any other one, more rows than are wanted would be locked to sort them.
 const SELECT: &str = "
-SELECT {columns}, seq, attempts, created_at
+SELECT {columns}, seq, attempts, created_at, locked_by, last_error
   FROM {table} FORCE INDEX (`{name}_claim`)
  WHERE outcome IS NULL
    AND available_at <= UTC_TIMESTAMP(6)
@@ -42,12 +43,14 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', attempts INT PATH '
    SET o.outcome = 'dead', o.settled_at = UTC_TIMESTAMP(6), o.last_error = d.reason, o.attempts = d.attempts,
        o.locked_by = NULL, o.locked_until = NULL";
 
+// A producer that met a duplicate of a row holds that row until it commits: such rows are passed over, not
+// waited for, or one slow producer would hold up the whole batch.
 const HELD: &str = "
 SELECT o.id
   FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', holder VARCHAR(128) PATH '$[1]', attempt INT PATH '$[2]')) AS l
   STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id)
  WHERE o.locked_by = l.holder AND o.attempts = l.attempt AND o.outcome IS NULL
-   FOR UPDATE";
+   {lock}";
 
 const EXTEND: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS l
@@ -80,6 +83,7 @@ pub(super) struct Statements {
     lease: Statement,
     bury: Statement,
     held: Statement,
+    still_held: Statement,
     extend: Statement,
     settle: Statement,
     delete: Statement,
@@ -94,7 +98,8 @@ impl Statements {
             select_after: select(AFTER),
             lease: statement(LEASE),
             bury: statement(BURY),
-            held: statement(HELD),
+            held: statement(HELD).with("{lock}", "FOR UPDATE SKIP LOCKED"),
+            still_held: statement(HELD).with("{lock}", ""),
             extend: statement(EXTEND),
             settle: statement(SETTLE),
             delete: statement(DELETE),
@@ -151,7 +156,7 @@ fn read_batch(
             Some(Mark { available_at: row.try_get::<PrimitiveDateTime, _>(14)?.assume_utc(), sequence });
         let topic = row.try_get::<String, _>(1).unwrap_or_default();
         let spent = attempts > 0 && attempts >= claim.attempts.of(&topic);
-        let event = if spent { Err(EXHAUSTED.to_owned()) } else { decode(row) };
+        let event = if spent { Err(spent_reason(row)?) } else { decode(row) };
         match event {
             Ok(event) => {
                 let lease =
@@ -170,17 +175,40 @@ fn read_batch(
     Ok((batch, dead))
 }
 
+fn spent_reason(row: &MySqlRow) -> sqlx::Result<String> {
+    let leased = row.try_get::<Option<&str>, _>(18)?.is_some();
+    Ok(exhausted(leased, row.try_get(19)?))
+}
+
+/// How long to wait before each try at rows that others have locked. A claim that only looks at them is done
+/// within a moment; a producer may take as long as it likes, and is not waited for.
+pub(super) const PAUSES: [Duration; 7] = [
+    Duration::ZERO,
+    Duration::from_millis(1),
+    Duration::from_millis(2),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(20),
+    Duration::from_millis(50),
+];
+
+/// Leases that are held: those whose rows are locked for writing now, and those that others have locked.
+pub(super) struct Held {
+    pub(super) ours: Vec<Uuid>,
+    pub(super) busy: Vec<Uuid>,
+}
+
 /// Makes leases last from now.
 pub(super) async fn extend(
     pool: &MySqlPool,
     statements: &Statements,
     leases: &[&Lease],
     length: Duration,
-) -> sqlx::Result<Vec<Uuid>> {
+) -> sqlx::Result<Held> {
     let mut tx = begin(pool).await?;
     let held = held(&mut tx, statements, leases).await?;
-    if !held.is_empty() {
-        let ids = held.iter().map(|id| json!(id.simple().to_string()));
+    if !held.ours.is_empty() {
+        let ids = held.ours.iter().map(|id| json!(id.simple().to_string()));
         sqlx::query(statements.extend.sql())
             .bind(json_text(ids))
             .bind(micros(length))
@@ -197,11 +225,11 @@ pub(super) async fn settle(
     statements: &Statements,
     settlements: &[&Settlement],
     keep: Keep,
-) -> sqlx::Result<Vec<Uuid>> {
+) -> sqlx::Result<Held> {
     let leases: Vec<&Lease> = settlements.iter().map(|settlement| &settlement.lease).collect();
     let mut tx = begin(pool).await?;
     let held = held(&mut tx, statements, &leases).await?;
-    let ours: std::collections::HashSet<&Uuid> = held.iter().collect();
+    let ours: HashSet<&Uuid> = held.ours.iter().collect();
     let deletes = |settlement: &Settlement| keep == Keep::Nothing && settlement.verdict == Verdict::Delivered;
     let (deleted, updated): (Vec<&Settlement>, Vec<&Settlement>) =
         settlements.iter().copied().filter(|s| ours.contains(&s.lease.id)).partition(|s| deletes(s));
@@ -218,15 +246,24 @@ pub(super) async fn settle(
     Ok(held)
 }
 
-/// Locks the rows whose lease is still held, and says which.
+/// Locks the rows whose lease is still held, and says which; those it could not lock are busy.
 async fn held(
     connection: &mut MySqlConnection,
     statements: &Statements,
     leases: &[&Lease],
-) -> sqlx::Result<Vec<Uuid>> {
-    let leases =
-        leases.iter().map(|lease| json!([lease.id.simple().to_string(), &*lease.holder, lease.attempt]));
-    sqlx::query_scalar(statements.held.sql()).bind(json_text(leases)).fetch_all(connection).await
+) -> sqlx::Result<Held> {
+    let rows = json_text(
+        leases.iter().map(|lease| json!([lease.id.simple().to_string(), &*lease.holder, lease.attempt])),
+    );
+    let ours: Vec<Uuid> =
+        sqlx::query_scalar(statements.held.sql()).bind(rows.clone()).fetch_all(&mut *connection).await?;
+    if ours.len() == leases.len() {
+        return Ok(Held { ours, busy: Vec::new() });
+    }
+    let mut busy: Vec<Uuid> =
+        sqlx::query_scalar(statements.still_held.sql()).bind(rows).fetch_all(connection).await?;
+    busy.retain(|id| !ours.contains(id));
+    Ok(Held { ours, busy })
 }
 
 fn json_text(rows: impl Iterator<Item = Value>) -> String {

@@ -3,17 +3,20 @@
 
 use sqlx::mysql::{MySqlConnection, MySqlPool, MySqlRow};
 use sqlx::{AssertSqlSafe, Connection, Row};
-use time::{OffsetDateTime, PrimitiveDateTime};
+use time::PrimitiveDateTime;
 
 use super::errors::classify;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::migrate::{self, Column, Family, Migration, differences, migrations, refuse_newer, render};
+use crate::store::migrate::{
+    self, Applied, Expected, Family, Found, Migration, migrations, refuse_newer, refuse_other, render,
+};
 use crate::store::{Dialect, Difference, MigrationState, TableName};
 
 /// Seconds to wait for another's migration.
 const PATIENCE: i64 = 600;
 
-const APPLIED: &str = "SELECT version, applied_at FROM {ledger} WHERE table_name = '{name}' ORDER BY version";
+const APPLIED: &str =
+    "SELECT version, name, applied_at FROM {ledger} WHERE table_name = '{name}' ORDER BY version";
 const RECORD: &str = "INSERT INTO {ledger} (table_name, version, name) VALUES ('{name}', ?, ?)";
 const FORGET: &str = "DELETE FROM {ledger} WHERE table_name = '{name}' AND version = ?";
 
@@ -23,7 +26,7 @@ pub(crate) async fn up(pool: &MySqlPool, table: &TableName, family: Family) -> R
     let known = migrations(session.dialect, family);
     let applied = session.begin(known).await?;
     let mut done = Vec::new();
-    for migration in known.iter().filter(|m| applied.iter().all(|(version, _)| *version != m.version)) {
+    for migration in known.iter().filter(|m| applied.iter().all(|a| a.version != m.version)) {
         session.run(migration.up).await?;
         sqlx::query(AssertSqlSafe(render(session.dialect, table, RECORD)))
             .bind(migration.version)
@@ -48,8 +51,7 @@ pub(crate) async fn down(
     let known = migrations(session.dialect, family);
     let applied = session.begin(known).await?;
     let mut done = Vec::new();
-    let above =
-        |m: &&Migration| m.version > target && applied.iter().any(|(version, _)| *version == m.version);
+    let above = |m: &&Migration| m.version > target && applied.iter().any(|a| a.version == m.version);
     for migration in known.iter().rev().filter(above) {
         session.run(migration.down).await?;
         sqlx::query(AssertSqlSafe(render(session.dialect, table, FORGET)))
@@ -69,25 +71,37 @@ pub(crate) async fn states(
     table: &TableName,
     family: Family,
 ) -> Result<Vec<MigrationState>> {
+    let known = migrations(Dialect::MySql, family);
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
     let applied = if exists(&mut connection, &table.sibling(migrate::LEDGER), table).await? {
-        applied(&mut connection, table).await?
+        applied(&mut connection, table, known).await?
     } else {
         Vec::new()
     };
-    Ok(migrate::states(&applied, migrations(Dialect::MySql, family)))
+    Ok(migrate::states(&applied, known))
 }
 
 /// How the live outbox table differs from what its migrations make.
 pub(super) async fn validate(pool: &MySqlPool, table: &TableName) -> Result<Vec<Difference>> {
+    let states = states(pool, table, Family::Outbox).await?;
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
     if !exists(&mut connection, table, table).await? {
         return Ok(vec![Difference::Table]);
     }
-    let mut found = migrate::unmatched(&states(pool, table, Family::Outbox).await?);
+    let mut differences = migrate::unmatched(&states);
+    differences.append(&mut migrate::differences(table, &OUTBOX, &found(&mut connection, table).await?));
+    let view = table.status_view();
+    if !exists(&mut connection, &view, table).await? {
+        differences.push(Difference::MissingView { view: view.to_string() });
+    }
+    Ok(differences)
+}
 
-    let columns = sqlx::query(
-        "SELECT CAST(COLUMN_NAME AS CHAR), CAST(CONCAT(LOWER(COLUMN_TYPE), IF(IS_NULLABLE = 'NO', ' not null', '')) AS CHAR)
+/// What the live table has.
+async fn found(connection: &mut MySqlConnection, table: &TableName) -> Result<Found> {
+    let mut columns: Vec<(String, String)> = sqlx::query_as(
+        "SELECT CAST(COLUMN_NAME AS CHAR), CAST(CONCAT(LOWER(COLUMN_TYPE), IF(IS_NULLABLE = 'NO', ' not null', ''),
+                IF(IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NOT NULL OR EXTRA LIKE '%auto_increment%', ' default', '')) AS CHAR)
            FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(?, DATABASE()) AND TABLE_NAME = ?",
     )
     .bind(table.schema())
@@ -95,59 +109,79 @@ pub(super) async fn validate(pool: &MySqlPool, table: &TableName) -> Result<Vec<
     .fetch_all(&mut *connection)
     .await
     .map_err(|e| classify(e, table))?;
-    let mut columns: Vec<Column> =
-        columns.iter().map(|row| Column { name: row.get(0), shape: row.get(1) }).collect();
     // MariaDB shows the display widths that MySQL has dropped.
-    columns.iter_mut().for_each(|column| {
-        column.shape = column.shape.replace("bigint(20)", "bigint").replace("int(11)", "int")
-    });
+    for (_, shape) in &mut columns {
+        *shape = shape.replace("bigint(20)", "bigint").replace("int(11)", "int");
+    }
 
-    let indexes: Vec<String> = sqlx::query_scalar(
-        "SELECT DISTINCT CAST(INDEX_NAME AS CHAR) FROM information_schema.STATISTICS
-          WHERE TABLE_SCHEMA = COALESCE(?, DATABASE()) AND TABLE_NAME = ?",
+    let indexes = sqlx::query_as(
+        "SELECT CAST(INDEX_NAME AS CHAR), CAST(CONCAT(IF(MAX(NON_UNIQUE) = 0, 'unique ', ''), '(', GROUP_CONCAT(
+                COALESCE(COLUMN_NAME, 'expression'), IF(SUB_PART IS NULL, '', CONCAT('(', SUB_PART, ')'))
+                ORDER BY SEQ_IN_INDEX SEPARATOR ', '), ')') AS CHAR)
+           FROM information_schema.STATISTICS
+          WHERE TABLE_SCHEMA = COALESCE(?, DATABASE()) AND TABLE_NAME = ? GROUP BY INDEX_NAME",
     )
     .bind(table.schema())
     .bind(table.name())
     .fetch_all(&mut *connection)
     .await
     .map_err(|e| classify(e, table))?;
-    let expected: Vec<String> = INDEXES.iter().map(|suffix| format!("{}_{suffix}", table.name())).collect();
-    found.append(&mut differences(COLUMNS, &columns, &expected, &indexes));
 
-    let view = table.status_view();
-    if !exists(&mut connection, &view, table).await? {
-        found.push(Difference::MissingView { view: view.to_string() });
-    }
-    Ok(found)
+    let checks = sqlx::query_scalar(
+        "SELECT CAST(CONSTRAINT_NAME AS CHAR) FROM information_schema.TABLE_CONSTRAINTS
+          WHERE TABLE_SCHEMA = COALESCE(?, DATABASE()) AND TABLE_NAME = ? AND CONSTRAINT_TYPE = 'CHECK'",
+    )
+    .bind(table.schema())
+    .bind(table.name())
+    .fetch_all(&mut *connection)
+    .await
+    .map_err(|e| classify(e, table))?;
+
+    Ok(Found { columns, indexes, checks })
 }
 
-const COLUMNS: &[(&str, &str)] = &[
-    ("seq", "bigint not null"),
-    ("id", "binary(16) not null"),
-    ("created_at", "datetime(6) not null"),
-    ("occurred_at", "datetime(6) not null"),
-    ("available_at", "datetime(6) not null"),
-    ("locked_until", "datetime(6)"),
-    ("settled_at", "datetime(6)"),
-    ("attempts", "int not null"),
-    ("version", "int not null"),
-    ("topic", "varchar(128) not null"),
-    ("event_type", "varchar(128)"),
-    ("aggregate_type", "varchar(128)"),
-    ("aggregate_id", "varchar(255)"),
-    ("namespace", "varchar(64) not null"),
-    ("tenant_id", "varchar(128)"),
-    ("dedupe_key", "varchar(255)"),
-    ("content_type", "varchar(128)"),
-    ("headers", "longtext"),
-    ("payload", "longtext"),
-    ("payload_bytes", "longblob"),
-    ("locked_by", "varchar(128)"),
-    ("outcome", "enum('delivered','dead')"),
-    ("last_error", "text"),
-];
-
-const INDEXES: &[&str] = &["id", "dedupe", "claim"];
+const OUTBOX: Expected = Expected {
+    columns: &[
+        ("seq", "bigint not null default"),
+        ("id", "binary(16) not null default"),
+        ("created_at", "datetime(6) not null default"),
+        ("occurred_at", "datetime(6) not null default"),
+        ("available_at", "datetime(6) not null default"),
+        ("locked_until", "datetime(6)"),
+        ("settled_at", "datetime(6)"),
+        ("attempts", "int not null default"),
+        ("version", "int not null default"),
+        ("topic", "varchar(128) not null"),
+        ("event_type", "varchar(128)"),
+        ("aggregate_type", "varchar(128)"),
+        ("aggregate_id", "varchar(255)"),
+        ("namespace", "varchar(64) not null default"),
+        ("tenant_id", "varchar(128)"),
+        ("dedupe_key", "varchar(255)"),
+        ("content_type", "varchar(128)"),
+        ("headers", "longtext"),
+        ("payload", "longtext"),
+        ("payload_bytes", "longblob"),
+        ("locked_by", "varchar(128)"),
+        ("outcome", "enum('delivered','dead')"),
+        ("last_error", "text"),
+    ],
+    indexes: &[
+        ("PRIMARY", "unique (seq)"),
+        ("{name}_id", "unique (id)"),
+        ("{name}_dedupe", "unique (dedupe_key, namespace, topic)"),
+        ("{name}_claim", "(outcome, available_at, seq)"),
+        ("{name}_settled", "(outcome, settled_at)"),
+    ],
+    checks: &[
+        "{name}_times_check",
+        "{name}_topic_check",
+        "{name}_headers_check",
+        "{name}_json_check",
+        "{name}_payload_check",
+        "{name}_attempts_check",
+    ],
+};
 
 /// A connection that holds the lock. It is its own, so that dropping it at any point ends the lock with it.
 struct Session<'a> {
@@ -176,11 +210,11 @@ impl<'a> Session<'a> {
         Ok(Self { connection, table, dialect })
     }
 
-    async fn begin(&mut self, known: &[Migration]) -> Result<Vec<(u32, OffsetDateTime)>> {
+    async fn begin(&mut self, known: &[Migration]) -> Result<Vec<Applied>> {
         if !exists(&mut self.connection, &self.table.sibling(migrate::LEDGER), self.table).await? {
             self.run(migrate::ledger_sql(self.dialect)).await?;
         }
-        let applied = applied(&mut self.connection, self.table).await?;
+        let applied = applied(&mut self.connection, self.table, known).await?;
         refuse_newer(self.table, &applied, known)?;
         Ok(applied)
     }
@@ -204,15 +238,26 @@ pub(super) async fn dialect(connection: &mut MySqlConnection) -> sqlx::Result<Di
     Ok(if version.contains("MariaDB") { Dialect::MariaDb } else { Dialect::MySql })
 }
 
-async fn applied(connection: &mut MySqlConnection, table: &TableName) -> Result<Vec<(u32, OffsetDateTime)>> {
+async fn applied(
+    connection: &mut MySqlConnection,
+    table: &TableName,
+    known: &[Migration],
+) -> Result<Vec<Applied>> {
     let rows = sqlx::query(AssertSqlSafe(render(Dialect::MySql, table, APPLIED)))
         .fetch_all(connection)
         .await
         .map_err(|e| classify(e, table))?;
     let read = |row: &MySqlRow| {
-        Ok((row.try_get::<i32, _>(0)?.unsigned_abs(), row.try_get::<PrimitiveDateTime, _>(1)?.assume_utc()))
+        Ok(Applied {
+            version: row.try_get::<i32, _>(0)?.unsigned_abs(),
+            name: row.try_get(1)?,
+            at: row.try_get::<PrimitiveDateTime, _>(2)?.assume_utc(),
+        })
     };
-    rows.iter().map(|row| read(row).map_err(|e| classify(e, table))).collect()
+    let read = |row| read(row).map_err(|e| classify(e, table));
+    let applied = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
+    refuse_other(table, &applied, known)?;
+    Ok(applied)
 }
 
 async fn exists(connection: &mut MySqlConnection, name: &TableName, table: &TableName) -> Result<bool> {

@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{EVENT_COLUMNS, decode};
-use crate::store::filter::like_pattern;
+use crate::store::filter::{FILTER_COLUMNS, like_pattern};
 use crate::store::settlement::micros;
 use crate::store::{Count, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
 
@@ -50,14 +50,19 @@ pub(super) async fn count(
 ) -> sqlx::Result<Count> {
     let mut query = QueryBuilder::new("SELECT count(*), count(*) FILTER (WHERE true");
     push_filter(&mut query, filter);
-    query.push(") FROM (SELECT * FROM ").push(table.quoted('"'));
+    query.push(") FROM (SELECT ").push(FILTER_COLUMNS).push(" FROM ").push(table.quoted('"'));
+    query.push(" WHERE true");
+    if let Some(id) = filter.id {
+        query.push(" AND id = ").push_bind(id);
+    }
     query.push(match filter.status {
         Some(Status::Pending | Status::Processing) => {
-            " WHERE outcome IS NULL ORDER BY available_at, seq LIMIT "
+            " AND outcome IS NULL ORDER BY available_at, seq LIMIT "
         }
-        Some(Status::Delivered) => " WHERE outcome = 'delivered' ORDER BY id LIMIT ",
-        Some(Status::Dead) => " WHERE outcome = 'dead' ORDER BY id LIMIT ",
-        None => " ORDER BY id LIMIT ",
+        Some(Status::Dead) => " AND outcome = 'dead' ORDER BY id LIMIT ",
+        // Looked at in the order of the primary key, whatever they are: where few rows are delivered, finding
+        // those would mean going through all others.
+        Some(Status::Delivered) | None => " ORDER BY id LIMIT ",
     });
     query.push_bind(i64::from(cap) + 1).push(") AS looked_at");
     let row = query.build().fetch_one(pool).await?;
@@ -121,19 +126,17 @@ pub(super) async fn discard(
     Ok(query.build().execute(pool).await?.rows_affected())
 }
 
-/// Settled rows past their retention are deleted. A row is settled after it was created, so the index on
-/// the time of creation finds the candidates.
+/// Settled rows past their retention are deleted.
 pub(super) async fn purge(pool: &PgPool, table: &TableName, purge: Purge) -> sqlx::Result<u64> {
-    let age = micros(purge.older_than);
     let mut query = QueryBuilder::new("DELETE FROM ");
     query.push(table.quoted('"')).push(" WHERE id = ANY (ARRAY (SELECT id FROM ").push(table.quoted('"'));
     query.push(match purge.ending {
         Ending::Delivered => " WHERE outcome = 'delivered'",
         Ending::Dead => " WHERE outcome = 'dead'",
     });
-    query.push(" AND created_at <= now() - ").push_bind(age).push(" * interval '1 microsecond'");
-    query.push(" AND settled_at <= now() - ").push_bind(age).push(" * interval '1 microsecond'");
-    query.push(" LIMIT ").push_bind(i64::from(purge.limit)).push(" FOR UPDATE SKIP LOCKED))");
+    query.push(" AND settled_at <= now() - ").push_bind(micros(purge.older_than));
+    query.push(" * interval '1 microsecond' ORDER BY settled_at LIMIT ").push_bind(i64::from(purge.limit));
+    query.push(" FOR UPDATE SKIP LOCKED))");
     Ok(query.build().execute(pool).await?.rows_affected())
 }
 

@@ -4,7 +4,7 @@ use sqlx::Error as SqlxError;
 
 use crate::error::{Error, ErrorKind};
 use crate::store::TableName;
-use crate::store::errors::client_kind;
+use crate::store::errors::{client_kind, message};
 
 /// An error of a statement on this table.
 pub(crate) fn classify(error: SqlxError, table: &TableName) -> Error {
@@ -42,9 +42,4 @@ pub(crate) fn kind_of_sqlstate(code: &str) -> ErrorKind {
         _ if code.starts_with("23") => ErrorKind::Constraint,
         _ => ErrorKind::Database,
     }
-}
-
-/// What happened to this table, in one sentence.
-pub(crate) fn message(kind: &ErrorKind, table: &TableName, said: &str) -> String {
-    crate::store::errors::message(kind, table, said)
 }

@@ -18,8 +18,9 @@ use crate::store::{Dialect, InboxStore, TableName};
 const RECORD: &str = "INSERT INTO {table} (consumer, event_id) VALUES ($1, $2) ON CONFLICT DO NOTHING";
 
 const PURGE: &str = "
-DELETE FROM {table} WHERE (consumer, event_id) IN (
-    SELECT consumer, event_id FROM {table} WHERE received_at <= now() - $1 * interval '1 microsecond' LIMIT $2)";
+DELETE FROM {table} WHERE ctid = ANY (ARRAY (
+    SELECT ctid FROM {table} WHERE received_at <= now() - $1 * interval '1 microsecond'
+     ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
 
 /// An inbox table; the other client libraries execute the same statement.
 #[derive(Debug, Clone)]

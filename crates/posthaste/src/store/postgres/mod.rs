@@ -20,6 +20,7 @@ use super::columns::{StoredColumns, undecodable};
 use super::insert::insert;
 use super::migrate::Family;
 use super::settlement::{lost, rounds};
+use super::tries::Tries;
 use super::{
     Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState, Page,
     Purge, Record, Settled, Settlement, Stats, Store, TableName,
@@ -74,6 +75,37 @@ impl PostgresStore {
         &self.statements.insert
     }
 
+    async fn extend_round(&self, round: &[&Lease], length: Duration) -> Result<Vec<Uuid>> {
+        let mut tries = Tries::default();
+        loop {
+            match queue::extend(&self.pool, &self.statements.queue, round, length)
+                .await
+                .map_err(|e| self.error(e))
+            {
+                Ok(extended) => return Ok(lost(round.iter().map(|lease| lease.id), &extended)),
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn settle_round(&self, round: &[&Settlement], keep: Keep, settled: &mut Settled) -> Result<()> {
+        let mut tries = Tries::default();
+        loop {
+            match queue::settle(&self.pool, &self.statements.queue, round, keep)
+                .await
+                .map_err(|e| self.error(e))
+            {
+                Ok(written) => {
+                    settled.add(round, &written);
+                    return Ok(());
+                }
+                Err(error) if tries.again(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     fn error(&self, error: sqlx::Error) -> crate::Error {
         errors::classify(error, &self.table)
     }
@@ -103,16 +135,19 @@ impl Store for PostgresStore {
     }
 
     async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch> {
-        queue::claim(&self.pool, &self.statements.queue, claim).await.map_err(|e| self.error(e))
+        let mut tries = Tries::default();
+        loop {
+            match queue::claim(&self.pool, &self.statements.queue, claim).await.map_err(|e| self.error(e)) {
+                Err(error) if tries.again(&error) => {}
+                claimed => return claimed,
+            }
+        }
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
         let mut gone = Vec::new();
         for round in rounds(leases, Lease::id) {
-            let extended = queue::extend(&self.pool, &self.statements.queue, &round, length)
-                .await
-                .map_err(|e| self.error(e))?;
-            gone.append(&mut lost(round.iter().map(|lease| lease.id), &extended));
+            gone.append(&mut self.extend_round(&round, length).await?);
         }
         Ok(gone)
     }
@@ -120,10 +155,7 @@ impl Store for PostgresStore {
     async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {
         let mut settled = Settled::default();
         for round in rounds(settlements, |s| s.lease.id) {
-            let written = queue::settle(&self.pool, &self.statements.queue, &round, keep)
-                .await
-                .map_err(|e| self.error(e))?;
-            settled.add(&round, &written);
+            self.settle_round(&round, keep, &mut settled).await?;
         }
         Ok(settled)
     }

@@ -15,7 +15,7 @@ use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::{Buried, Claim, Claimed, ClaimedBatch, Dialect, Keep, Lease, Mark, Settlement, TableName};
 
-// $1 holder, $2 lease, $3 limit, $4 attempt limit, $5 attempt limits by topic, $6 why a spent row is dead,
+// $1 holder, $2 lease, $3 limit, $4 attempt limit, $5 attempt limits by topic, $6 why a spent row is dead that left no error,
 // $7 and $8 the mark. A row is spent when it has no attempt left; the first attempt always is.
 const CLAIM: &str = "
 UPDATE {table} AS o
@@ -24,7 +24,9 @@ UPDATE {table} AS o
        locked_until = CASE WHEN {spent} THEN NULL ELSE now() + $2 * interval '1 microsecond' END,
        outcome      = CASE WHEN {spent} THEN 'dead' END,
        settled_at   = CASE WHEN {spent} THEN now() END,
-       last_error   = CASE WHEN {spent} THEN $6 ELSE o.last_error END
+       last_error   = CASE WHEN NOT {spent} THEN o.last_error
+                           WHEN o.locked_by IS NULL THEN coalesce(o.last_error, $6)
+                           ELSE $6 || coalesce('; the one before it: ' || o.last_error, '') END
  WHERE id = ANY (ARRAY (
        SELECT id FROM {table}
         WHERE outcome IS NULL
@@ -34,7 +36,7 @@ UPDATE {table} AS o
         ORDER BY available_at, seq
         LIMIT $3
           FOR UPDATE SKIP LOCKED))
-RETURNING {columns}, seq, attempts, created_at, outcome";
+RETURNING {columns}, seq, attempts, created_at, outcome, last_error";
 
 const SPENT: &str = "(o.attempts > 0 AND o.attempts >= coalesce(($5::jsonb ->> o.topic)::int, $4))";
 
@@ -138,53 +140,53 @@ pub(super) async fn claim(
         query = query.bind(mark.available_at).bind(mark.sequence);
     }
     let rows = query.fetch_all(pool).await?;
-    let mut batch = read_batch(&rows, &holder)?;
+    let (mut batch, undecodable) = read_batch(&rows, &holder)?;
     batch.mark = batch.mark.or(claim.after);
-    bury_undecodable(pool, statements, &holder, &batch.buried).await?;
+    // If it fails, the rows come up again when their lease ends; the rest of the batch is leased already.
+    if let Err(error) = bury(pool, statements, &holder, &undecodable).await {
+        tracing::warn!(%error, rows = undecodable.len(), "undecodable rows could not be marked dead yet");
+    }
+    batch.buried.extend(undecodable);
     Ok(batch)
 }
 
-/// Sorts rows into what can be delivered and what is dead; the database returns them in no order.
-fn read_batch(rows: &[PgRow], holder: &Arc<str>) -> sqlx::Result<ClaimedBatch> {
+/// Sorts rows, which come in no order, into what can be delivered or is dead, and what cannot be read.
+fn read_batch(rows: &[PgRow], holder: &Arc<str>) -> sqlx::Result<(ClaimedBatch, Vec<Buried>)> {
     let mut batch = ClaimedBatch::default();
+    let mut undecodable = Vec::new();
     let mut marks = Vec::with_capacity(rows.len());
     for row in rows {
         let (id, sequence, available_at): (Uuid, i64, OffsetDateTime) =
             (row.try_get(0)?, row.try_get(15)?, row.try_get(14)?);
         marks.push(Mark { available_at, sequence });
-        let dead = row.try_get::<Option<&str>, _>(18)?.is_some();
-        let event = if dead { Err(EXHAUSTED.to_owned()) } else { decode(row) };
-        match event {
+        let topic = row.try_get::<String, _>(1).unwrap_or_default();
+        if row.try_get::<Option<&str>, _>(18)?.is_some() {
+            let reason = row.try_get::<Option<String>, _>(19)?.unwrap_or_default();
+            batch.buried.push(Buried { id, sequence, topic, reason });
+            continue;
+        }
+        match decode(row) {
             Ok(event) => {
                 let attempt = u32::try_from(row.try_get::<i32, _>(16)?).unwrap_or(0);
                 let lease = Lease { id, sequence, holder: Arc::clone(holder), attempt };
                 batch.events.push(Claimed { event, lease, created_at: row.try_get(17)? });
             }
-            Err(reason) => {
-                let topic = row.try_get::<String, _>(1).unwrap_or_default();
-                batch.buried.push(Buried { id, sequence, topic, reason });
-            }
+            Err(reason) => undecodable.push(Buried { id, sequence, topic, reason }),
         }
     }
     batch.mark = marks.into_iter().max();
     batch.sort();
-    Ok(batch)
+    Ok((batch, undecodable))
 }
 
-async fn bury_undecodable(
-    pool: &PgPool,
-    statements: &Statements,
-    holder: &str,
-    buried: &[Buried],
-) -> sqlx::Result<()> {
-    let undecodable: Vec<&Buried> = buried.iter().filter(|row| row.reason != EXHAUSTED).collect();
-    if undecodable.is_empty() {
+async fn bury(pool: &PgPool, statements: &Statements, holder: &str, rows: &[Buried]) -> sqlx::Result<()> {
+    if rows.is_empty() {
         return Ok(());
     }
     sqlx::query(statements.bury.sql())
         .bind(holder)
-        .bind(undecodable.iter().map(|row| row.id).collect::<Vec<_>>())
-        .bind(undecodable.iter().map(|row| row.reason.as_str()).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.id).collect::<Vec<_>>())
+        .bind(rows.iter().map(|row| row.reason.as_str()).collect::<Vec<_>>())
         .execute(pool)
         .await?;
     Ok(())

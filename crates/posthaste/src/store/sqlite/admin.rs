@@ -7,7 +7,7 @@ use sqlx::{QueryBuilder, Row, Sqlite};
 use uuid::Uuid;
 
 use super::{EVENT_COLUMNS, decode, stored_time, time_of};
-use crate::store::filter::glob_pattern;
+use crate::store::filter::{FILTER_COLUMNS, glob_pattern};
 use crate::store::migrate::SQLITE_NOW as NOW;
 use crate::store::settlement::micros;
 use crate::store::{Count, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
@@ -50,14 +50,18 @@ pub(super) async fn count(
 ) -> sqlx::Result<Count> {
     let mut query = QueryBuilder::new("SELECT count(*), count(*) FILTER (WHERE true");
     push_filter(&mut query, filter);
-    query.push(") FROM (SELECT * FROM ").push(table.quoted('"'));
+    query.push(") FROM (SELECT ").push(FILTER_COLUMNS).push(" FROM ").push(table.quoted('"'));
+    query.push(" WHERE true");
+    if let Some(id) = filter.id {
+        query.push(" AND id = ").push_bind(text_id(id));
+    }
     query.push(match filter.status {
         Some(Status::Pending | Status::Processing) => {
-            " WHERE outcome IS NULL ORDER BY available_at, seq LIMIT "
+            " AND outcome IS NULL ORDER BY available_at, seq LIMIT "
         }
-        Some(Status::Delivered) => " WHERE outcome = 'delivered' ORDER BY id LIMIT ",
-        Some(Status::Dead) => " WHERE outcome = 'dead' ORDER BY id LIMIT ",
-        None => " ORDER BY id LIMIT ",
+        Some(Status::Delivered) => " AND outcome = 'delivered' ORDER BY settled_at LIMIT ",
+        Some(Status::Dead) => " AND outcome = 'dead' ORDER BY id LIMIT ",
+        None => " ORDER BY seq LIMIT ",
     });
     query.push_bind(i64::from(cap) + 1).push(") AS looked_at");
     let row = query.build().fetch_one(pool).await?;

@@ -16,7 +16,7 @@ use crate::store::{
     Buried, Claim, Claimed, ClaimedBatch, Dialect, Keep, Lease, Mark, Settlement, TableName, Verdict,
 };
 
-// ?1 holder, ?2 lease, ?3 limit, ?4 attempt limit, ?5 attempt limits by topic, ?6 why a spent row is dead,
+// ?1 holder, ?2 lease, ?3 limit, ?4 attempt limit, ?5 attempt limits by topic, ?6 why a spent row is dead that left no error,
 // ?7 and ?8 the mark. A row is spent when it has no attempt left; the first attempt always is.
 const CLAIM: &str = "
 UPDATE {table}
@@ -25,7 +25,9 @@ UPDATE {table}
        locked_until = CASE WHEN {spent} THEN NULL ELSE {now} + ?2 END,
        outcome      = CASE WHEN {spent} THEN 'dead' END,
        settled_at   = CASE WHEN {spent} THEN {now} END,
-       last_error   = CASE WHEN {spent} THEN ?6 ELSE last_error END
+       last_error   = CASE WHEN NOT {spent} THEN last_error
+                           WHEN locked_by IS NULL THEN coalesce(last_error, ?6)
+                           ELSE ?6 || coalesce('; the one before it: ' || last_error, '') END
  WHERE seq IN (
        SELECT seq FROM {table}
         WHERE outcome IS NULL
@@ -34,7 +36,7 @@ UPDATE {table}
           {after}
         ORDER BY available_at, seq
         LIMIT ?3)
-RETURNING {columns}, seq, attempts, created_at, outcome";
+RETURNING {columns}, seq, attempts, created_at, outcome, last_error";
 
 const SPENT: &str =
     "(attempts > 0 AND attempts >= coalesce((SELECT value FROM json_each(?5) WHERE key = topic), ?4))";
@@ -131,57 +133,50 @@ pub(super) async fn claim(
         query = query.bind(stored_time(mark.available_at)).bind(mark.sequence);
     }
     let rows = query.fetch_all(pool).await?;
-    let mut batch = read_batch(&rows, &holder)?;
+    let (mut batch, undecodable) = read_batch(&rows, &holder)?;
     batch.mark = batch.mark.or(claim.after);
-    bury_undecodable(pool, statements, &holder, &batch.buried).await?;
+    // If it fails, the rows come up again when their lease ends; the rest of the batch is leased already.
+    if let Err(error) = bury(pool, statements, &holder, &undecodable).await {
+        tracing::warn!(%error, rows = undecodable.len(), "undecodable rows could not be marked dead yet");
+    }
+    batch.buried.extend(undecodable);
     Ok(batch)
 }
 
-/// Sorts rows into what can be delivered and what is dead; the database returns them in no order.
-fn read_batch(rows: &[SqliteRow], holder: &Arc<str>) -> sqlx::Result<ClaimedBatch> {
+/// Sorts rows, which come in no order, into what can be delivered or is dead, and what cannot be read.
+fn read_batch(rows: &[SqliteRow], holder: &Arc<str>) -> sqlx::Result<(ClaimedBatch, Vec<Buried>)> {
     let mut batch = ClaimedBatch::default();
+    let mut undecodable = Vec::new();
     let mut marks = Vec::with_capacity(rows.len());
     for row in rows {
         let sequence: i64 = row.try_get(15)?;
         marks.push(Mark { available_at: time_of(row.try_get(14)?)?, sequence });
-        let dead = row.try_get::<Option<&str>, _>(18)?.is_some();
-        let event = if dead { Err(EXHAUSTED.to_owned()) } else { decode(row) };
-        match event {
+        let id = row.try_get::<&str, _>(0).ok().and_then(|id| Uuid::try_parse(id).ok()).unwrap_or_default();
+        let topic = row.try_get::<String, _>(1).unwrap_or_default();
+        if row.try_get::<Option<&str>, _>(18)?.is_some() {
+            let reason = row.try_get::<Option<String>, _>(19)?.unwrap_or_default();
+            batch.buried.push(Buried { id, sequence, topic, reason });
+            continue;
+        }
+        match decode(row) {
             Ok(event) => {
                 let attempt = row.try_get::<u32, _>(16)?;
                 let lease = Lease { id: event.id, sequence, holder: Arc::clone(holder), attempt };
                 batch.events.push(Claimed { event, lease, created_at: time_of(row.try_get(17)?)? });
             }
-            Err(reason) => {
-                let id = row
-                    .try_get::<&str, _>(0)
-                    .ok()
-                    .and_then(|id| Uuid::try_parse(id).ok())
-                    .unwrap_or_default();
-                let topic = row.try_get::<String, _>(1).unwrap_or_default();
-                batch.buried.push(Buried { id, sequence, topic, reason });
-            }
+            Err(reason) => undecodable.push(Buried { id, sequence, topic, reason }),
         }
     }
     batch.mark = marks.into_iter().max();
     batch.sort();
-    Ok(batch)
+    Ok((batch, undecodable))
 }
 
-async fn bury_undecodable(
-    pool: &SqlitePool,
-    statements: &Statements,
-    holder: &str,
-    buried: &[Buried],
-) -> sqlx::Result<()> {
-    let rows: Vec<_> = buried
-        .iter()
-        .filter(|row| row.reason != EXHAUSTED)
-        .map(|row| json!([row.sequence, row.reason]))
-        .collect();
+async fn bury(pool: &SqlitePool, statements: &Statements, holder: &str, rows: &[Buried]) -> sqlx::Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
+    let rows = rows.iter().map(|row| json!([row.sequence, row.reason])).collect();
     let rows = serde_json::Value::Array(rows).to_string();
     sqlx::query(statements.bury.sql()).bind(holder.to_owned()).bind(rows).execute(pool).await?;
     Ok(())
@@ -201,7 +196,8 @@ pub(super) async fn extend(
     read_ids(extended)
 }
 
-/// Writes any mix of verdicts; where nothing is kept, delivered rows are deleted by a statement of their own.
+/// Writes any mix of verdicts; where nothing is kept, delivered rows are deleted by a statement of their own,
+/// in one transaction with the other.
 pub(super) async fn settle(
     pool: &SqlitePool,
     statements: &Statements,
@@ -211,26 +207,36 @@ pub(super) async fn settle(
     let deletes = |settlement: &Settlement| keep == Keep::Nothing && settlement.verdict == Verdict::Delivered;
     let (deleted, updated): (Vec<&Settlement>, Vec<&Settlement>) =
         settlements.iter().copied().partition(|s| deletes(s));
-    let mut written = Vec::with_capacity(settlements.len());
-    for (part, statement) in [(deleted, &statements.delete), (updated, &statements.settle)] {
-        if part.is_empty() {
-            continue;
-        }
-        let rows = part.iter().map(|s| {
-            let (lease, verdict) = (&s.lease, &s.verdict);
-            json!([
-                lease.sequence,
-                &*lease.holder,
-                lease.attempt,
-                verdict.code(),
-                verdict.delay(),
-                verdict.error()
-            ])
-        });
-        let rows = serde_json::Value::Array(rows.collect()).to_string();
-        written.extend(sqlx::query_scalar(statement.sql()).bind(rows).fetch_all(pool).await?);
+    if deleted.is_empty() {
+        return read_ids(
+            sqlx::query_scalar(statements.settle.sql()).bind(rows_of(&updated)).fetch_all(pool).await?,
+        );
     }
+    let mut tx = pool.begin_with("BEGIN IMMEDIATE").await?;
+    let mut written =
+        sqlx::query_scalar(statements.delete.sql()).bind(rows_of(&deleted)).fetch_all(&mut *tx).await?;
+    if !updated.is_empty() {
+        let rest = sqlx::query_scalar(statements.settle.sql()).bind(rows_of(&updated)).fetch_all(&mut *tx);
+        written.extend(rest.await?);
+    }
+    tx.commit().await?;
     read_ids(written)
+}
+
+/// Settlements as a JSON array of arrays.
+fn rows_of(settlements: &[&Settlement]) -> String {
+    let rows = settlements.iter().map(|s| {
+        let (lease, verdict) = (&s.lease, &s.verdict);
+        json!([
+            lease.sequence,
+            &*lease.holder,
+            lease.attempt,
+            verdict.code(),
+            verdict.delay(),
+            verdict.error()
+        ])
+    });
+    serde_json::Value::Array(rows.collect()).to_string()
 }
 
 fn read_ids(ids: Vec<String>) -> sqlx::Result<Vec<Uuid>> {

@@ -114,6 +114,12 @@ async fn op6_counts_stop_at_their_cap(db: &Db) {
     assert_eq!((count.n, count.capped, count.to_string().as_str()), (19, true, "19+"));
     let stats = db.store().stats(5).await.unwrap();
     assert_eq!((stats.pending.n, stats.pending.capped), (5, true));
+    // Among the first so many: what lies beyond is only said to be possible.
+    let late = db.enqueue_numbers("late", 0..1).await[0];
+    let count = db.store().count(&Filter::all().topic("late"), 5).await.unwrap();
+    assert_eq!((count.n, count.capped), (0, true));
+    let count = db.store().count(&Filter::all().id(late), 5).await.unwrap();
+    assert_eq!((count.n, count.capped), (1, false), "one id is one row to look at");
 }
 
 async fn op6_stats_tell_the_state_of_the_table(db: &Db) {

@@ -134,8 +134,12 @@ async fn a_failed_enqueue_leaves_nothing_half_written(db: &Db) {
     };
     db.execute(rule).await.unwrap();
     let mut tx = db.begin().await;
-    let error = tx.enqueue_all(db, [event("a", 1), event("a", 13).version(13)]).await.unwrap_err();
+    let error = tx
+        .enqueue_all(db, [event("a", 1), event("a", 13).version(13).header("secret", "hunter2")])
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), &ErrorKind::Constraint, "{error}");
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "the row's values stay out of it: {error:?}");
     tx.rollback().await;
     assert_eq!(db.store().count(&Filter::all(), 10).await.unwrap().n, 0);
 }

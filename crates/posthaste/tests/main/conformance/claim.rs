@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use posthaste::store::{AttemptLimits, Claim, Filter, Keep, Page, Settlement, Status};
 
-use crate::harness::{Db, MINUTE, event, worker};
+use crate::harness::{Db, Kind, MINUTE, event, worker};
 
 conformance!(
     re1_a_claim_leases_in_order_and_counts_the_attempt,
@@ -14,11 +14,16 @@ conformance!(
     re2_a_row_without_attempts_left_becomes_dead,
     rt2_topics_may_have_limits_of_their_own,
     re2_a_lowered_limit_buries_what_is_above_it,
+    rt5_a_crash_at_the_last_attempt_keeps_the_error_before_it,
     claims_continue_from_a_mark_and_sweep_without_it,
     re1_two_claims_of_one_worker_are_two_holders,
 );
 
-conformance_sql!(st7_undecodable_rows_become_dead_and_stop_nobody, st5_the_view_shows_the_status_by_name,);
+conformance_sql!(
+    st7_rows_that_no_program_could_read_are_refused,
+    st7_undecodable_rows_become_dead_and_stop_nobody,
+    st5_the_view_shows_the_status_by_name,
+);
 
 async fn re1_a_claim_leases_in_order_and_counts_the_attempt(db: &Db) {
     let mut tx = db.begin().await;
@@ -123,6 +128,21 @@ async fn rt2_topics_may_have_limits_of_their_own(db: &Db) {
     assert_eq!(db.store().count(&Filter::dead(), 10).await.unwrap().n, 2);
 }
 
+async fn rt5_a_crash_at_the_last_attempt_keeps_the_error_before_it(db: &Db) {
+    let id = db.enqueue_numbers("a", 0..1).await[0];
+    let claimed = db.claim(&worker(), 1).await.remove(0);
+    db.store()
+        .settle(&[Settlement::retry(claimed.lease, Duration::ZERO, "broker said no")], Keep::Delivered)
+        .await
+        .unwrap();
+    db.claim(&worker(), 1).await.remove(0);
+    db.shift(2 * MINUTE).await;
+    let batch = db.store().claim(&Claim::by(worker()).attempts(AttemptLimits::new(2))).await.unwrap();
+    let error = db.store().get(id).await.unwrap().unwrap().last_error.unwrap();
+    assert!(error.contains("never settled") && error.contains("broker said no"), "{error}");
+    assert_eq!(batch.buried[0].reason, error);
+}
+
 async fn re2_a_lowered_limit_buries_what_is_above_it(db: &Db) {
     let id = db.enqueue_numbers("a", 0..1).await[0];
     for _ in 0..3 {
@@ -135,7 +155,9 @@ async fn re2_a_lowered_limit_buries_what_is_above_it(db: &Db) {
     let batch = db.store().claim(&Claim::by(worker()).attempts(AttemptLimits::new(3))).await.unwrap();
     assert!(batch.events.is_empty());
     assert_eq!(batch.buried[0].id, id);
-    assert_eq!(db.store().get(id).await.unwrap().unwrap().attempts, 3);
+    let record = db.store().get(id).await.unwrap().unwrap();
+    assert_eq!((record.attempts, record.last_error.as_deref()), (3, Some("no")), "its own error is kept");
+    assert_eq!(batch.buried[0].reason, "no");
 }
 
 async fn claims_continue_from_a_mark_and_sweep_without_it(db: &Db) {
@@ -214,4 +236,31 @@ async fn st5_the_view_shows_the_status_by_name(db: &Db) {
         .texts("SELECT CAST(id AS CHAR(36)) FROM outbox_status WHERE seq = (SELECT min(seq) FROM outbox)")
         .await;
     assert_eq!(ids, [one.event.id().to_string()], "as people write it");
+}
+
+/// What a client library cannot read could not be buried either: the table does not take it.
+async fn st7_rows_that_no_program_could_read_are_refused(db: &Db) {
+    let times: &[&str] = match db.kind() {
+        Kind::Postgres => &["'-infinity'", "'infinity'", "'0044-03-15 BC'", "'12026-01-01'"],
+        Kind::MySql => &["'0000-00-00 00:00:00'", "'0001-01-01'"],
+        _ => &["9223372036854775807", "'soon'", "-9000000000000000000"],
+    };
+    for column in ["created_at", "occurred_at", "available_at"] {
+        for time in times {
+            let sql = format!("INSERT INTO outbox (topic, payload, {column}) VALUES ('a', '1', {time})");
+            assert!(db.execute(sql.clone()).await.is_err(), "{sql}");
+        }
+    }
+    if db.kind() == Kind::Sqlite {
+        for id in
+            ["'------------------------------------'", "'0190A6B0-0000-7000-8000-000000000001'", "x'00'"]
+        {
+            assert!(
+                db.execute(format!("INSERT INTO outbox (topic, payload, id) VALUES ('a', '1', {id})"))
+                    .await
+                    .is_err()
+            );
+        }
+    }
+    assert_eq!(db.store().count(&Filter::all(), 10).await.unwrap().n, 0);
 }

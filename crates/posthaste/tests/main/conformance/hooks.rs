@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use posthaste::event::EventRules;
 use posthaste::produce::{HookError, TraceContext};
 use posthaste::store::Filter;
 use posthaste::{ErrorKind, Event, Hook};
@@ -29,7 +30,7 @@ impl Witness {
 }
 
 impl Hook for Witness {
-    fn before_write(&self, events: Vec<Event>) -> Result<Vec<Event>, HookError> {
+    fn before_write(&self, events: Vec<Event>, _: &EventRules) -> Result<Vec<Event>, HookError> {
         self.see("before", &events);
         Ok(events)
     }
@@ -51,7 +52,7 @@ impl Hook for Witness {
 struct Editor;
 
 impl Hook for Editor {
-    fn before_write(&self, events: Vec<Event>) -> Result<Vec<Event>, HookError> {
+    fn before_write(&self, events: Vec<Event>, _: &EventRules) -> Result<Vec<Event>, HookError> {
         let mut edited = Vec::new();
         for event in events.into_iter().filter(|event| event.topic() != "drop") {
             if event.topic() == "double" {
@@ -91,7 +92,7 @@ async fn en5_before_write_changes_adds_and_suppresses(kind: Kind) {
 struct Refuser;
 
 impl Hook for Refuser {
-    fn before_write(&self, _: Vec<Event>) -> Result<Vec<Event>, HookError> {
+    fn before_write(&self, _: Vec<Event>, _: &EventRules) -> Result<Vec<Event>, HookError> {
         Err("not today".into())
     }
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use posthaste::ErrorKind;
 use posthaste::store::{Difference, Filter, Store, TableName, connect};
+use posthaste::{Error, ErrorKind, Inbox};
 
+use crate::harness::database::Handle;
 use crate::harness::{Db, Kind, Setup, event};
 
 const NONE: [u32; 0] = [];
@@ -13,7 +14,9 @@ conformance_sql_by_kind!(
     st3_up_down_and_up_again,
     st3_racing_starters_apply_once,
     st3_validate_finds_what_differs,
+    st3_validate_finds_what_is_weaker,
     st3_a_newer_table_is_left_alone,
+    st3_a_table_of_the_other_family_is_left_alone,
     st3_printed_sql_makes_the_same_table,
     st2_any_number_of_tables_live_side_by_side,
 );
@@ -78,6 +81,59 @@ async fn st3_validate_finds_what_differs(kind: Kind) {
     db.drop_everything().await;
 }
 
+async fn st3_validate_finds_what_is_weaker(kind: Kind) {
+    let db = Db::new(kind).await;
+    assert_eq!(db.store().validate().await.unwrap(), []);
+    match kind {
+        Kind::Sqlite => weaken_by_rebuilding(&db).await,
+        _ => weaken_by_altering(&db).await,
+    }
+    let found: Vec<String> = db.store().validate().await.unwrap().iter().map(Difference::to_string).collect();
+    let (namespace, dedupe) = match kind {
+        Kind::Postgres => {
+            ("text not null", "btree (namespace, topic, dedupe_key) WHERE (dedupe_key IS NOT NULL)")
+        }
+        Kind::MySql => ("varchar(64) not null", "(dedupe_key, namespace, topic)"),
+        _ => ("text not null", "(namespace, topic, dedupe_key) where dedupe_key is not null"),
+    };
+    assert_eq!(
+        found,
+        [
+            format!("column namespace is {namespace}, expected {namespace} default"),
+            format!("index outbox_dedupe is {dedupe}, expected unique {dedupe}"),
+            "check outbox_topic_check is missing".to_owned()
+        ]
+    );
+    db.drop_everything().await;
+}
+
+async fn weaken_by_altering(db: &Db) {
+    let (drop_index, index) = match db.kind() {
+        Kind::MySql => ("DROP INDEX outbox_dedupe ON outbox", "(dedupe_key, namespace, topic)"),
+        _ => ("DROP INDEX outbox_dedupe", "(namespace, topic, dedupe_key) WHERE dedupe_key IS NOT NULL"),
+    };
+    db.execute("ALTER TABLE outbox ALTER COLUMN namespace DROP DEFAULT").await.unwrap();
+    db.execute(drop_index).await.unwrap();
+    db.execute(format!("CREATE INDEX outbox_dedupe ON outbox {index}")).await.unwrap();
+    db.execute("ALTER TABLE outbox DROP CONSTRAINT outbox_topic_check").await.unwrap();
+}
+
+/// SQLite alters neither defaults nor constraints, so that its table is made again from its own text.
+async fn weaken_by_rebuilding(db: &Db) {
+    let made = db
+        .texts(
+            "SELECT sql FROM sqlite_schema WHERE tbl_name = 'outbox' AND sql IS NOT NULL ORDER BY type DESC",
+        )
+        .await;
+    let weaker = made.join(";\n");
+    let weaker = weaker
+        .replace("DEFAULT 'default'", "")
+        .replace("CREATE UNIQUE INDEX", "CREATE INDEX")
+        .replace("CONSTRAINT \"outbox_topic_check\"", "");
+    // On one connection: another one of the pool may not have seen yet that the table is gone.
+    db.execute(format!("DROP TABLE outbox;\n{weaker}")).await.unwrap();
+}
+
 async fn st3_a_newer_table_is_left_alone(kind: Kind) {
     let db = Db::new(kind).await;
     db.execute(
@@ -93,6 +149,56 @@ async fn st3_a_newer_table_is_left_alone(kind: Kind) {
     let states = db.store().migrations().await.unwrap();
     assert_eq!(states.iter().map(|s| s.version).collect::<Vec<_>>(), [1, 99]);
     db.drop_everything().await;
+}
+
+async fn st3_a_table_of_the_other_family_is_left_alone(kind: Kind) {
+    let db = Db::new(kind).await;
+    db.enqueue_numbers("a", 0..3).await;
+    db.execute(match kind {
+        Kind::MySql => "INSERT INTO inbox (consumer, event_id) VALUES ('billing', UNHEX(MD5('a')))",
+        Kind::Postgres => "INSERT INTO inbox (consumer, event_id) VALUES ('billing', gen_random_uuid())",
+        _ => "INSERT INTO inbox (consumer, event_id) VALUES ('billing', 'an id')",
+    })
+    .await
+    .unwrap();
+
+    let [up, down] = inbox_on_the_outbox(&db).await;
+    for error in [up, down] {
+        refused(&error, "table outbox is recorded as an outbox, not as an inbox");
+    }
+    let store = connect(&db.url(), "inbox".parse().unwrap()).await.unwrap();
+    for error in [
+        store.migrate_up().await.unwrap_err(),
+        store.migrate_down(0).await.unwrap_err(),
+        store.migrations().await.unwrap_err(),
+        store.validate().await.unwrap_err(),
+    ] {
+        refused(&error, "table inbox is recorded as an inbox, not as an outbox");
+    }
+
+    assert_eq!(db.number("SELECT count(*) FROM outbox").await, 3);
+    assert_eq!(db.number("SELECT count(*) FROM inbox").await, 1);
+    assert_eq!(db.store().validate().await.unwrap(), []);
+    drop(store);
+    db.drop_everything().await;
+}
+
+/// What migrating an inbox up and down answers that has the outbox's name.
+async fn inbox_on_the_outbox(db: &Db) -> [Error; 2] {
+    async fn both<B: posthaste::Backend>(inbox: Inbox<B>) -> [Error; 2] {
+        [inbox.migrate().await.unwrap_err(), inbox.migrate_down().await.unwrap_err()]
+    }
+    match db.handle() {
+        Handle::Postgres(sql) => both(Inbox::postgres(sql.pool.clone(), "outbox").unwrap()).await,
+        Handle::MySql(sql) => both(Inbox::mysql(sql.pool.clone(), "outbox").unwrap()).await,
+        Handle::Sqlite(sql) => both(Inbox::sqlite(sql.pool.clone(), "outbox").unwrap()).await,
+        Handle::Memory(_) => panic!("memory has no migrations"),
+    }
+}
+
+fn refused(error: &Error, message: &str) {
+    assert_eq!(error.kind(), &ErrorKind::SchemaMismatch);
+    assert!(error.to_string().contains(message), "{error}");
 }
 
 async fn st3_printed_sql_makes_the_same_table(kind: Kind) {

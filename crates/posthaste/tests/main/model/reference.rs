@@ -192,7 +192,9 @@ impl Model {
         for buried in batch.buried {
             let row = self.row(buried.id)?;
             expect(row.attempts >= ATTEMPTS, || "buried an event with attempts left".to_owned())?;
-            row.end(Ending::Dead, now, Some("no attempt left"));
+            // A last attempt that said why it failed is believed.
+            let error = if row.holder.is_none() { row.error } else { None };
+            row.end(Ending::Dead, now, error.or(Some("no attempt left")));
         }
         if let (Some(mark), Some(latest)) = (batch.mark, latest) {
             self.marks.insert(worker, (mark, latest));
