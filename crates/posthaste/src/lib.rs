@@ -50,7 +50,37 @@ pub use inbox::Inbox;
 pub use produce::{Backend, Enqueue, Hook, Outbox};
 pub use store::{Enqueued, TableName};
 
-/// The README's code compiles.
-#[cfg(all(doctest, feature = "postgres"))]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+/// The code of the README and of the book compiles.
+#[cfg(all(
+    doctest,
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite",
+    feature = "tokio-postgres-0_7",
+    feature = "diesel-async-0_9",
+    feature = "sea-orm-2",
+    feature = "opentelemetry-0_33"
+))]
+mod book {
+    macro_rules! page {
+        ($name:ident, $file:literal) => {
+            #[doc = include_str!(concat!("../../../", $file))]
+            struct $name;
+        };
+    }
+    page!(Readme, "README.md");
+    page!(DeliveryLoop, "docs/src/guides/delivery-loop.md");
+    page!(Diesel, "docs/src/guides/diesel.md");
+    page!(Hooks, "docs/src/guides/hooks.md");
+    page!(Inbox, "docs/src/guides/inbox.md");
+    page!(SeaOrm, "docs/src/guides/sea-orm.md");
+    page!(Sqlx, "docs/src/guides/sqlx.md");
+    page!(Testing, "docs/src/guides/testing.md");
+    page!(TokioPostgres, "docs/src/guides/tokio-postgres.md");
+    page!(Tracing, "docs/src/guides/tracing.md");
+    page!(Isolation, "docs/src/operate/isolation.md");
+    page!(Migrations, "docs/src/operate/migrations.md");
+    page!(Retention, "docs/src/operate/retention.md");
+    page!(Errors, "docs/src/reference/errors.md");
+    page!(Tutorial, "docs/src/tutorial.md");
+}
