@@ -90,13 +90,12 @@ async fn apply(subject: &Subject<'_>, model: &mut Model, operation: &Operation) 
             let batch = subject.claim(*worker, *limit, mark.map(|(mark, _)| mark)).await;
             model.claimed(*worker, *limit, mark, batch)
         }
-        Operation::Settle { lease, verdict, keep } => match model.lease(*lease) {
-            None => Ok(()),
-            Some(lease) => {
-                let settled = subject.settle(lease.clone(), *verdict, *keep).await;
-                model.settled(&lease, *verdict, *keep, &settled)
-            }
-        },
+        Operation::Settle { batch, keep } => {
+            let batch: Vec<_> =
+                batch.iter().filter_map(|(back, verdict)| Some((model.lease(*back)?, *verdict))).collect();
+            let settled = subject.settle(&batch, *keep).await;
+            model.settled(&batch, *keep, &settled)
+        }
         Operation::Extend { lease } => match model.lease(*lease) {
             None => Ok(()),
             Some(lease) => {

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use posthaste::store::{Ending, Keep};
+use proptest::collection::vec;
 use proptest::prelude::*;
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub enum Operation {
     /// `again` enqueues the id of an earlier event once more.
     Enqueue {
@@ -20,10 +21,9 @@ pub enum Operation {
         limit: u32,
         from_mark: bool,
     },
-    /// `lease` counts back from the newest one handed out.
+    /// In one batch; leases count back from the newest one handed out.
     Settle {
-        lease: u8,
-        verdict: Kindness,
+        batch: Vec<(u8, Kindness)>,
         keep: Keep,
     },
     Extend {
@@ -77,7 +77,7 @@ pub fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(topic, key, again, delay, commit)| Operation::Enqueue { topic, key, again, delay, commit }),
         8 => (0..3u8, 1..4u32, prop::bool::weighted(0.3))
             .prop_map(|(worker, limit, from_mark)| Operation::Claim { worker, limit, from_mark }),
-        8 => (0..5u8, verdict, keep).prop_map(|(lease, verdict, keep)| Operation::Settle { lease, verdict, keep }),
+        8 => (vec((0..5u8, verdict), 1..4), keep).prop_map(|(batch, keep)| Operation::Settle { batch, keep }),
         2 => (0..5u8).prop_map(|lease| Operation::Extend { lease }),
         5 => prop_oneof![Just(50), Just(100)].prop_map(|seconds| Operation::Wait { seconds }),
         2 => proptest::option::of(topic.clone()).prop_map(|topic| Operation::Replay { topic }),
@@ -109,8 +109,12 @@ impl fmt::Display for Operation {
                 let from = if *from_mark { " from its mark" } else { "" };
                 write!(f, "worker {worker} claims {limit}{from} for {LEASE} s")
             }
-            Self::Settle { lease, verdict, keep } => {
-                write!(f, "settle lease {lease} from the last as {verdict:?}, keep {keep:?}")
+            Self::Settle { batch, keep } => {
+                let parts: Vec<String> = batch
+                    .iter()
+                    .map(|(lease, verdict)| format!("lease {lease} from the last as {verdict:?}"))
+                    .collect();
+                write!(f, "settle {}, keep {keep:?}", parts.join(", "))
             }
             Self::Extend { lease } => write!(f, "extend lease {lease} from the last to {LEASE} s"),
             Self::Wait { seconds } => write!(f, "{seconds} s pass"),

@@ -219,20 +219,31 @@ impl Model {
         })
     }
 
+    /// Each in its turn: of two that name the same event, the first counts.
     pub fn settled(
         &mut self,
-        lease: &Lease,
-        verdict: Kindness,
+        batch: &[(Lease, Kindness)],
         keep: Keep,
         settled: &Settled,
     ) -> Result<(), String> {
-        let held = self.is_held(lease);
-        expect(settled.written == usize::from(held) && settled.lost.len() == usize::from(!held), || {
-            format!("settling answered {settled:?}, the lease was {}", if held { "held" } else { "lost" })
-        })?;
-        if !held {
-            return Ok(());
+        let (mut written, mut lost) = (0, Vec::new());
+        for (lease, verdict) in batch {
+            if self.is_held(lease) {
+                written += 1;
+                self.settle(lease, *verdict, keep)?;
+            } else {
+                lost.push(lease.id());
+            }
         }
+        let mut found = settled.lost.clone();
+        found.sort();
+        lost.sort();
+        expect((settled.written, &found) == (written, &lost) && settled.busy.is_empty(), || {
+            format!("settling answered {settled:?}, expected {written} written and {lost:?} lost")
+        })
+    }
+
+    fn settle(&mut self, lease: &Lease, verdict: Kindness, keep: Keep) -> Result<(), String> {
         let now = self.now;
         let row = self.row(lease.id())?;
         row.holder = None;
@@ -311,6 +322,12 @@ impl Model {
                 _ => false,
             };
             expect(fits, || format!("event {} has error {error:?}, expected {:?}", record.id, row.error))?;
+            expect(record.locked_until.is_some() == row.leased_until.is_some(), || {
+                format!(
+                    "event {} is leased until {:?}, expected {:?}",
+                    record.id, record.locked_until, row.leased_until
+                )
+            })?;
             expect(record.settled_at.is_some() == row.ending.is_some(), || {
                 format!("event {} has no time of its end", record.id)
             })?;

@@ -56,15 +56,16 @@ impl<'a> Subject<'a> {
         self.store.claim(&claim).await.unwrap()
     }
 
-    pub async fn settle(&self, lease: Lease, verdict: Kindness, keep: Keep) -> Settled {
-        let settlement = match verdict {
-            Kindness::Delivered => Settlement::delivered(lease),
-            Kindness::Retry => Settlement::retry(lease, Duration::ZERO, "retry"),
-            Kindness::RetryLater => Settlement::retry(lease, Duration::from_secs(RETRY), "later"),
-            Kindness::Dead => Settlement::dead(lease, "dead"),
-            Kindness::Released => Settlement::released(lease),
+    pub async fn settle(&self, batch: &[(Lease, Kindness)], keep: Keep) -> Settled {
+        let settlement = |(lease, verdict): &(Lease, Kindness)| match verdict {
+            Kindness::Delivered => Settlement::delivered(lease.clone()),
+            Kindness::Retry => Settlement::retry(lease.clone(), Duration::ZERO, "retry"),
+            Kindness::RetryLater => Settlement::retry(lease.clone(), Duration::from_secs(RETRY), "later"),
+            Kindness::Dead => Settlement::dead(lease.clone(), "dead"),
+            Kindness::Released => Settlement::released(lease.clone()),
         };
-        self.store.settle(&[settlement], keep).await.unwrap()
+        let batch: Vec<Settlement> = batch.iter().map(settlement).collect();
+        self.store.settle(&batch, keep).await.unwrap()
     }
 
     pub async fn extend(&self, lease: &Lease) -> Vec<Uuid> {
