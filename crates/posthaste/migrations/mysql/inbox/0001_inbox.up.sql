@@ -6,3 +6,6 @@ CREATE TABLE IF NOT EXISTS {table} (
     PRIMARY KEY (consumer, event_id),
     KEY `{name}_received` (received_at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation};
+
+-- A table of that name that is something else is not taken over.
+SELECT consumer, event_id, received_at FROM {table} LIMIT 0;

@@ -11,6 +11,7 @@ use crate::harness::{Db, Kind, Setup, event};
 const NONE: [u32; 0] = [];
 
 conformance_sql_by_kind!(
+    st3_a_table_of_somebody_elses_is_not_taken_over,
     st3_up_down_and_up_again,
     st3_racing_starters_apply_once,
     st3_validate_finds_what_differs,
@@ -244,5 +245,26 @@ async fn st2_any_number_of_tables_live_side_by_side(kind: Kind) {
         assert_eq!(error.kind(), &ErrorKind::InvalidTableName);
     }
     drop(stores);
+    db.drop_everything().await;
+}
+
+async fn st3_a_table_of_somebody_elses_is_not_taken_over(kind: Kind) {
+    let db = Db::bare(kind, Setup::default()).await;
+    for name in ["outbox", "inbox"] {
+        db.execute(format!("CREATE TABLE {name} (mine INTEGER)")).await.unwrap();
+        db.execute(format!("INSERT INTO {name} (mine) VALUES (1)")).await.unwrap();
+    }
+    db.store().migrate_up().await.unwrap_err();
+    match db.handle() {
+        Handle::Postgres(sql) => sql.inbox.migrate().await,
+        Handle::MySql(sql) => sql.inbox.migrate().await,
+        Handle::Sqlite(sql) => sql.inbox.migrate().await,
+        Handle::Memory(_) => unreachable!(),
+    }
+    .unwrap_err();
+    assert!(db.store().migrations().await.unwrap().iter().all(|state| state.applied_at.is_none()));
+    for name in ["outbox", "inbox"] {
+        assert_eq!(db.number(format!("SELECT count(*) FROM {name} WHERE mine = 1")).await, 1);
+    }
     db.drop_everything().await;
 }
