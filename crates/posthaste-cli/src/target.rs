@@ -35,8 +35,9 @@ impl Target {
     /// From the command line and the environment; nothing is connected to yet.
     pub(crate) fn new(place: Place) -> Result<Self, Failure> {
         let table = place.table.parse()?;
-        let embedded = place.database.is_none();
-        let url = place.database.unwrap_or_else(|| EMBEDDED.to_owned());
+        let database = place.database.filter(|url| !(url.is_empty() && is_variable_empty()));
+        let embedded = database.is_none();
+        let url = database.unwrap_or_else(|| EMBEDDED.to_owned());
         let dialect = Dialect::of_url(&url)?;
         Ok(Self { url, embedded, dialect, table, opened: RefCell::default() })
     }
@@ -76,7 +77,7 @@ impl Target {
             Some(file) => Err(Failure::new(
                 Exit::Table,
                 format!(
-                    "there is no database file {}; create it with `posthaste migrate up`",
+                    "there is no database file {}; create it with `posthaste migrate up` and the same --database",
                     file.display()
                 ),
             )),
@@ -85,7 +86,7 @@ impl Target {
 
     /// The store; an SQLite file is created.
     pub(crate) async fn open_or_create(&self) -> Result<Arc<dyn Store>, Failure> {
-        let store = store::connect(&self.url, self.table.clone()).await?;
+        let store = store::connect(&self.url, &self.table.to_string()).await?;
         self.opened.borrow_mut().push(Arc::clone(&store));
         Ok(store)
     }
@@ -113,6 +114,11 @@ impl Target {
         };
         host.unwrap_or_else(|_| Some("an unknown host".to_owned())).filter(|host| !is_local(host))
     }
+}
+
+/// Whether the variable is there and empty, which is to say that it is not set.
+fn is_variable_empty() -> bool {
+    std::env::var_os("OUTBOX_DATABASE_URL").is_some_and(|value| value.is_empty())
 }
 
 fn is_local(host: &str) -> bool {

@@ -151,3 +151,13 @@ fn op1_help_documents_the_exit_codes_and_shows_no_secret() {
         assert!(help.contains(&format!("\n  {code}  ")), "{code}: {help}");
     }
 }
+
+#[test]
+fn op3_an_empty_variable_is_one_that_is_not_set() {
+    let dir = Dir::new();
+    let mut command = dir.command(["enqueue", "a", "1"]);
+    command.env("OUTBOX_DATABASE_URL", "");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(dir.path().join("posthaste.db").exists());
+}

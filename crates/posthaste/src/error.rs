@@ -145,7 +145,7 @@ impl ErrorKind {
     /// A sentence for the person who reads the log.
     pub fn advice(&self) -> &'static str {
         match self {
-            Self::Empty { .. } => "give it a value, or leave it out",
+            Self::Empty { .. } => "give it a value",
             Self::TooLong { .. } => "shorten it",
             Self::ControlCharacter { .. } => "remove the control characters",
             Self::TopicPolicy => {
@@ -173,7 +173,9 @@ impl ErrorKind {
             Self::AccessDenied => "check user, password and privileges",
             Self::ReadOnly => "connect to a database that can be written to",
             Self::DatabaseMissing => "create the database or schema, or correct its name",
-            Self::TableMissing => "create it with `posthaste migrate up` or `outbox.migrate()`",
+            Self::TableMissing => {
+                "create it with `posthaste migrate up` (same --database and --table) or `outbox.migrate()`"
+            }
             Self::SchemaMismatch => {
                 "compare it with `posthaste migrate validate`, then bring it up with `posthaste migrate up`"
             }

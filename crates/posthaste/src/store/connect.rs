@@ -77,11 +77,12 @@ impl std::fmt::Display for Dialect {
 ///
 /// ```no_run
 /// # async fn f() -> posthaste::Result<()> {
-/// let store = posthaste::store::connect("sqlite://shop.db", "orders_outbox".parse()?).await?;
+/// let store = posthaste::store::connect("sqlite://shop.db", "orders_outbox").await?;
 /// store.migrate_up().await?;
 /// # Ok(()) }
 /// ```
-pub async fn connect(url: &str, table: TableName) -> Result<Arc<dyn Store>> {
+pub async fn connect(url: &str, table: &str) -> Result<Arc<dyn Store>> {
+    let table: TableName = table.parse()?;
     match Dialect::of_url(url)? {
         #[cfg(feature = "postgres")]
         Dialect::Postgres => Ok(Arc::new(super::PostgresStore::connect(url, table).await?)),

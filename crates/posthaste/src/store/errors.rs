@@ -1,5 +1,7 @@
 //! What the databases' errors have in common.
 
+use std::time::Duration;
+
 use sqlx::Error as SqlxError;
 
 use super::TableName;
@@ -39,11 +41,21 @@ pub(crate) fn message(kind: &ErrorKind, table: &TableName, said: &str) -> String
     }
 }
 
+/// How long a server may take to answer a new connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Connects, or says that nobody has answered.
+pub(crate) async fn in_time<C>(connecting: impl Future<Output = sqlx::Result<C>>) -> sqlx::Result<C> {
+    let silence =
+        || SqlxError::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer within 10 s"));
+    tokio::time::timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(silence()))
+}
+
 /// An error on the way to the database: what the server said, or that it cannot be reached.
 pub(crate) fn connecting(
     error: SqlxError,
     table: &TableName,
-    database: &str,
+    place: &str,
     kind_of_code: impl Fn(&str) -> Option<ErrorKind>,
 ) -> Error {
     let (kind, said) = match &error {
@@ -54,7 +66,7 @@ pub(crate) fn connecting(
         SqlxError::Configuration(_) => (ErrorKind::InvalidSetting, "the URL cannot be read".to_owned()),
         other => (ErrorKind::Unreachable, other.to_string()),
     };
-    Error::new(kind, format!("cannot connect to {database} for table {table} ({said})")).because(error)
+    Error::new(kind, format!("cannot connect to {place} for table {table} ({said})")).because(error)
 }
 
 /// A refused row whose JSON is not valid is that, by the name of the constraint.

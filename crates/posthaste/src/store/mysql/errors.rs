@@ -24,9 +24,9 @@ pub(crate) fn classify(error: SqlxError, table: &TableName) -> Error {
 }
 
 /// An error on the way to the database.
-pub(crate) fn connecting(error: SqlxError, table: &TableName) -> Error {
+pub(crate) fn connecting(error: SqlxError, table: &TableName, place: &str) -> Error {
     let kind = number(&error).map(kind_of_number);
-    crate::store::errors::connecting(error, table, "MySQL", |_| kind.clone())
+    crate::store::errors::connecting(error, table, place, |_| kind.clone())
 }
 
 /// Whether a unique key refused a row.

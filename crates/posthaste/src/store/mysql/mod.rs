@@ -18,6 +18,7 @@ use time::{OffsetDateTime, PrimitiveDateTime};
 use uuid::Uuid;
 
 use super::columns::{StoredColumns, undecodable};
+use super::errors::in_time;
 use super::insert::insert;
 use super::migrate::Family;
 use super::settlement::{lost, rounds};
@@ -61,11 +62,15 @@ impl MySqlStore {
 
     /// The store of this table, on a pool of its own.
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
-        let options: MySqlConnectOptions = url.parse().map_err(|error| errors::connecting(error, &table))?;
+        let options: MySqlConnectOptions =
+            url.parse().map_err(|error| errors::connecting(error, &table, "MySQL"))?;
+        let place = format!("MySQL at {}:{}", options.get_host(), options.get_port());
         // A pool would try again until its timeout and then say nothing but that.
-        let mut first = options.connect().await.map_err(|error| errors::connecting(error, &table))?;
-        let dialect = schema::dialect(&mut first).await.map_err(|error| errors::connecting(error, &table))?;
-        first.close().await.map_err(|error| errors::connecting(error, &table))?;
+        let mut first =
+            in_time(options.connect()).await.map_err(|error| errors::connecting(error, &table, &place))?;
+        let dialect =
+            schema::dialect(&mut first).await.map_err(|error| errors::connecting(error, &table, &place))?;
+        first.close().await.map_err(|error| errors::connecting(error, &table, &place))?;
         let pool = MySqlPoolOptions::new()
             .max_connections(8)
             .acquire_timeout(Duration::from_secs(10))

@@ -20,8 +20,8 @@ pub(crate) fn classify(error: SqlxError, table: &TableName) -> Error {
 }
 
 /// An error on the way to the database.
-pub(crate) fn connecting(error: SqlxError, table: &TableName) -> Error {
-    crate::store::errors::connecting(error, table, "PostgreSQL", |code| match kind_of_sqlstate(code) {
+pub(crate) fn connecting(error: SqlxError, table: &TableName, place: &str) -> Error {
+    crate::store::errors::connecting(error, table, place, |code| match kind_of_sqlstate(code) {
         ErrorKind::Database => None,
         kind => Some(kind),
     })

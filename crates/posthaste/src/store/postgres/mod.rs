@@ -17,6 +17,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::columns::{StoredColumns, undecodable};
+use super::errors::in_time;
 use super::insert::insert;
 use super::migrate::Family;
 use super::settlement::{lost, rounds};
@@ -59,10 +60,13 @@ impl PostgresStore {
 
     /// The store of this table, on a pool of its own.
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
-        let options: PgConnectOptions = url.parse().map_err(|error| errors::connecting(error, &table))?;
+        let options: PgConnectOptions =
+            url.parse().map_err(|error| errors::connecting(error, &table, "PostgreSQL"))?;
+        let place = format!("PostgreSQL at {}:{}", options.get_host(), options.get_port());
         // A pool would try again until its timeout and then say nothing but that.
-        let first = options.connect().await.map_err(|error| errors::connecting(error, &table))?;
-        first.close().await.map_err(|error| errors::connecting(error, &table))?;
+        let first =
+            in_time(options.connect()).await.map_err(|error| errors::connecting(error, &table, &place))?;
+        first.close().await.map_err(|error| errors::connecting(error, &table, &place))?;
         let pool = PgPoolOptions::new()
             .max_connections(8)
             .acquire_timeout(Duration::from_secs(10))

@@ -18,8 +18,8 @@ pub(crate) fn classify(error: SqlxError, table: &TableName) -> Error {
 }
 
 /// An error on the way to the file.
-pub(crate) fn connecting(error: SqlxError, table: &TableName) -> Error {
-    crate::store::errors::connecting(error, table, "SQLite", |code| match kind_of_code(code, "") {
+pub(crate) fn connecting(error: SqlxError, table: &TableName, place: &str) -> Error {
+    crate::store::errors::connecting(error, table, place, |code| match kind_of_code(code, "") {
         ErrorKind::Database => None,
         kind => Some(kind),
     })

@@ -17,6 +17,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::columns::{StoredColumns, undecodable};
+use super::errors::in_time;
 use super::insert::insert;
 use super::migrate::Family;
 use super::settlement::{lost, rounds};
@@ -62,12 +63,17 @@ impl SqliteStore {
     /// into write-ahead mode, in which readers and the writer do not wait for each other.
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
         refuse_schema(&table)?;
-        let options: SqliteConnectOptions = url.parse().map_err(|error| errors::connecting(error, &table))?;
+        let options: SqliteConnectOptions =
+            url.parse().map_err(|error| errors::connecting(error, &table, "SQLite"))?;
+        let place = format!("SQLite file {}", options.get_filename().display());
         let options = options.create_if_missing(true).busy_timeout(Duration::from_secs(10));
         // A pool would try again until its timeout and then say nothing but that.
-        let mut first = options.connect().await.map_err(|error| errors::connecting(error, &table))?;
+        let mut first =
+            in_time(options.connect()).await.map_err(|error| errors::connecting(error, &table, &place))?;
         match sqlx::query("PRAGMA journal_mode = WAL").execute(&mut first).await {
-            Err(error) if !errors::is_read_only(&error) => return Err(errors::connecting(error, &table)),
+            Err(error) if !errors::is_read_only(&error) => {
+                return Err(errors::connecting(error, &table, &place));
+            }
             // A file that may only be read stays in the mode it has.
             _ => {}
         }
@@ -75,7 +81,7 @@ impl SqliteStore {
             .max_connections(4)
             .acquire_timeout(Duration::from_secs(10))
             .connect_lazy_with(options);
-        first.close().await.map_err(|error| errors::connecting(error, &table))?;
+        first.close().await.map_err(|error| errors::connecting(error, &table, &place))?;
         Self::new(pool, table)
     }
 

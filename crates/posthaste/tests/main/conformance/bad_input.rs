@@ -111,7 +111,7 @@ async fn a_read_only_database_is_said_to_be_so(db: &Db) {
         assert_eq!(error.kind(), &ErrorKind::ReadOnly, "{error}");
         return;
     }
-    let store = connect(&url, "outbox".parse().unwrap()).await.unwrap();
+    let store = connect(&url, "outbox").await.unwrap();
     assert_eq!(store.count(&Filter::all(), 10).await.unwrap().n, 1, "it can be read");
     for error in [
         store.insert(&[event("a", 1).build().unwrap()]).await.unwrap_err(),
@@ -172,11 +172,22 @@ async fn st1_the_url_says_which_database() {
         assert_eq!(Dialect::of_url(url).unwrap(), dialect);
     }
     for url in ["oracle://u:secret@h/db", "secret", "", "redis://x", "://secret"] {
-        let error = connect(url, "outbox".parse().unwrap()).await.err().unwrap();
+        let error = connect(url, "outbox").await.err().unwrap();
         assert_eq!(error.kind(), &ErrorKind::UnknownDatabase, "{url}");
         assert!(!error.to_string().contains("secret"), "{error}");
         assert!(error.to_string().contains("sqlite://"), "{error}");
     }
+}
+
+/// A server that accepts and says nothing: whoever waits for it is told so, within 10 s.
+#[tokio::test]
+async fn st1_a_silent_server_is_unreachable() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("postgres://u:hunter2@{}/db", listener.local_addr().unwrap());
+    let error = connect(&url, "outbox").await.err().unwrap();
+    assert_eq!(error.kind(), &ErrorKind::Unreachable, "{error}");
+    let port = listener.local_addr().unwrap().port().to_string();
+    assert!(error.to_string().contains("no answer") && error.to_string().contains(&port), "{error}");
 }
 
 #[tokio::test]
@@ -187,7 +198,7 @@ async fn st1_a_wrong_url_is_a_clear_error_without_the_password() {
         "mysql://u:hunter2@127.0.0.1:1/db",
         "sqlite:///no/such/directory/x.db",
     ] {
-        let error = connect(url, "outbox".parse().unwrap()).await.err().unwrap();
+        let error = connect(url, "outbox").await.err().unwrap();
         assert_eq!(error.kind(), &ErrorKind::Unreachable, "{error}");
         assert!(error.is_transient());
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
@@ -198,7 +209,7 @@ async fn st1_a_wrong_url_is_a_clear_error_without_the_password() {
     let wrong_mysql = crate::harness::servers::url("POSTHASTE_TEST_MYSQL_URL")
         .replace("posthaste:posthaste@", "posthaste:hunter2@");
     for url in [wrong_password, wrong_mysql] {
-        let error = connect(&url, "outbox".parse().unwrap()).await.err().unwrap();
+        let error = connect(&url, "outbox").await.err().unwrap();
         assert_eq!(error.kind(), &ErrorKind::AccessDenied, "{error}");
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
     }

@@ -167,7 +167,7 @@ async fn st3_a_table_of_the_other_family_is_left_alone(kind: Kind) {
     for error in [up, down] {
         refused(&error, "table outbox is recorded as an outbox, not as an inbox");
     }
-    let store = connect(&db.url(), "inbox".parse().unwrap()).await.unwrap();
+    let store = connect(&db.url(), "inbox").await.unwrap();
     for error in [
         store.migrate_up().await.unwrap_err(),
         store.migrate_down(0).await.unwrap_err(),
@@ -226,7 +226,7 @@ async fn st2_any_number_of_tables_live_side_by_side(kind: Kind) {
     }
     let mut stores: Vec<Arc<dyn Store>> = Vec::new();
     for name in &names {
-        let store = connect(&db.url(), name.parse().unwrap()).await.unwrap();
+        let store = connect(&db.url(), name).await.unwrap();
         assert_eq!(store.migrate_up().await.unwrap(), [1], "{name}");
         stores.push(store);
     }
@@ -241,7 +241,7 @@ async fn st2_any_number_of_tables_live_side_by_side(kind: Kind) {
     stores[0].migrate_down(0).await.unwrap();
     assert_eq!(stores[1].count(&Filter::all(), 100).await.unwrap().n, 2);
     if kind == Kind::Sqlite {
-        let error = connect(&db.url(), "main.outbox".parse().unwrap()).await.err().unwrap();
+        let error = connect(&db.url(), "main.outbox").await.err().unwrap();
         assert_eq!(error.kind(), &ErrorKind::InvalidTableName);
     }
     drop(stores);

@@ -173,7 +173,7 @@ impl Db {
     pub async fn second_store(&self) -> Arc<dyn Store> {
         match self.kind {
             Kind::Memory => self.shared_store(),
-            _ => posthaste::store::connect(&self.url(), "outbox".parse().unwrap()).await.unwrap(),
+            _ => posthaste::store::connect(&self.url(), "outbox").await.unwrap(),
         }
     }
 
