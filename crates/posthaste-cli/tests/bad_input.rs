@@ -1,4 +1,6 @@
 //! What is refused: one clear line, the right exit code, nothing written.
+//!
+//! Rows of the contract: OP1, OP3, ST2, ST3.
 
 use std::net::TcpListener;
 

@@ -1,4 +1,6 @@
 //! A newcomer in an empty directory: the embedded database, and the exit codes on the way.
+//!
+//! Rows of the contract: OP1, OP3.
 
 use serde_json::json;
 

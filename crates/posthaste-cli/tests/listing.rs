@@ -1,4 +1,6 @@
 //! `events list` and `events show`: filters, order, and what the table may hold.
+//!
+//! Rows of the contract: OP1.
 
 use serde_json::json;
 

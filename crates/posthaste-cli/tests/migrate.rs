@@ -1,4 +1,6 @@
 //! `migrate`: eight at once, printed SQL in the databases' own clients, comparing, and reverting.
+//!
+//! Rows of the contract: OP4, ST3.
 
 use crate::support::{Answer, Db, Kind, answer, server_url};
 

@@ -1,4 +1,6 @@
 //! diesel-async, on PostgreSQL and on MySQL.
+//!
+//! Rows of the contract: EN1, EN2.
 
 use diesel_async::{
     AnsiTransactionManager, AsyncConnection, AsyncMysqlConnection, AsyncPgConnection, SimpleAsyncConnection,

@@ -1,4 +1,6 @@
 //! SeaORM, on all three databases.
+//!
+//! Rows of the contract: EN1, EN2.
 
 use std::marker::PhantomData;
 

@@ -1,4 +1,6 @@
 //! What must hold of every client library on every database.
+//!
+//! Rows of the contract: EN2, EN3, EN4, HK2.
 
 use posthaste::store::{Filter, Page, Record, Store};
 use posthaste::{Enqueue, Enqueued, ErrorKind, Event, EventBuilder};

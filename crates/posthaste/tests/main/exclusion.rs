@@ -1,4 +1,6 @@
 //! No two workers ever hold the same row at once, shown by the intervals in which they held it.
+//!
+//! Rows of the contract: RE1, RE3.
 
 use std::collections::HashMap;
 use std::sync::Arc;

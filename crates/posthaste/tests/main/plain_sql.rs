@@ -1,5 +1,7 @@
 //! Other languages enqueue with one plain INSERT: tried with the databases' own clients, and with the Python
 //! and Node programs of the documentation.
+//!
+//! Rows of the contract: ST4.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,4 +1,6 @@
 //! The rules of events, each with an error kind of its own. No database is needed for any of this.
+//!
+//! Rows of the contract: EV1, EV2, EV3, EV4, EV5, OP7.
 
 use posthaste::event::EventRules;
 use posthaste::{ErrorKind, Event, IntoEvent};

@@ -1,4 +1,6 @@
 //! The test kit: it sees what was committed, and its assertions can fail.
+//!
+//! Rows of the contract: EN7.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! What operators do: look, count, replay, discard.
+//!
+//! Rows of the contract: OP6, RT6.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! What is wrong is said clearly, and nothing is half-written.
+//!
+//! Rows of the contract: EV2, EV4, ST1, ST4.
 
 use posthaste::store::{Claim, Dialect, Filter, connect};
 use posthaste::{ErrorKind, Event};

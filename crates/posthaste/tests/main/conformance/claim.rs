@@ -1,4 +1,6 @@
 //! Leases: who gets what, for how long, how often.
+//!
+//! Rows of the contract: RE1, RE2, RT2, RT5, ST5, ST7.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Events into the table.
+//!
+//! Rows of the contract: EN2, EN3, EN4, EV1, EV2, EV3.
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Producer hooks, and the trace that enqueue adds.
+//!
+//! Rows of the contract: EN5, EV6.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,6 @@
 //! A consumer takes each event once.
+//!
+//! Rows of the contract: HK2.
 
 use std::time::Duration;
 

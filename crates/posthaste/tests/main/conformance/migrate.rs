@@ -1,4 +1,6 @@
 //! Tables come and go by migrations: once, whoever starts them, and as they should be.
+//!
+//! Rows of the contract: ST2, ST3.
 
 use std::sync::Arc;
 

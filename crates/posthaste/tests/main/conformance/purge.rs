@@ -1,4 +1,6 @@
 //! Settled rows leave after their retention; nothing else does.
+//!
+//! Rows of the contract: HK1.
 
 use std::time::Duration;
 

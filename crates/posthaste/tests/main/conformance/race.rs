@@ -1,4 +1,6 @@
 //! Producers that write the same event at the same time.
+//!
+//! Rows of the contract: EN3, HK2, RE3.
 
 use std::collections::HashSet;
 use std::sync::Arc;

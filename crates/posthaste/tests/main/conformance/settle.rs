@@ -1,4 +1,6 @@
 //! How leases end: batched, fenced, final.
+//!
+//! Rows of the contract: HK1, RE3, RT5, ST5.
 
 use std::time::Duration;
 

@@ -2,6 +2,8 @@
 //!
 //! After each operation every row of the table must be as the model says. A failing sequence is shrunk and
 //! printed as a numbered list. Time passes by shifting what is stored, never by waiting.
+//!
+//! Rows of the contract: PR1.
 
 mod operation;
 mod reference;

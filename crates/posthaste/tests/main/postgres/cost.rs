@@ -1,4 +1,6 @@
 //! Claims are heap-only updates through the partial index, and cost the same whatever has been delivered.
+//!
+//! Rows of the contract: RE1.
 
 use std::time::{Duration, Instant};
 
