@@ -29,7 +29,7 @@ impl Value<'_> {
     /// A time as SQLite's statements take it: microseconds since 1970.
     #[cfg(feature = "sqlite")]
     pub(super) fn micros(at: Option<OffsetDateTime>) -> Value<'static> {
-        Value::Long(at.map(|at| i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)))
+        Value::Long(at.map(crate::store::sqlite::stored_time))
     }
 }
 

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{EVENT_COLUMNS, decode};
-use crate::store::claim::EXHAUSTED;
+use crate::store::claim::{BEFORE_IT, EXHAUSTED};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::{Buried, Claim, Claimed, ClaimedBatch, Dialect, Keep, Lease, Mark, Settlement, TableName};
@@ -26,7 +26,7 @@ UPDATE {table} AS o
        settled_at   = CASE WHEN {spent} THEN now() END,
        last_error   = CASE WHEN NOT {spent} THEN o.last_error
                            WHEN o.locked_by IS NULL THEN coalesce(o.last_error, $6)
-                           ELSE $6 || coalesce('; the one before it: ' || o.last_error, '') END
+                           ELSE $6 || coalesce('{before_it}' || o.last_error, '') END
  WHERE id = ANY (ARRAY (
        SELECT id FROM {table}
         WHERE outcome IS NULL
@@ -108,7 +108,11 @@ impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::Postgres, table, sql);
         let claim = |after| {
-            statement(CLAIM).with("{spent}", SPENT).with("{after}", after).with("{columns}", EVENT_COLUMNS)
+            statement(CLAIM)
+                .with("{spent}", SPENT)
+                .with("{after}", after)
+                .with("{before_it}", BEFORE_IT)
+                .with("{columns}", EVENT_COLUMNS)
         };
         Self {
             claim: claim(""),

@@ -275,6 +275,6 @@ fn time_of(micros: i64) -> sqlx::Result<OffsetDateTime> {
 }
 
 /// A time as it is stored.
-fn stored_time(at: OffsetDateTime) -> i64 {
+pub(crate) fn stored_time(at: OffsetDateTime) -> i64 {
     i64::try_from(at.unix_timestamp_nanos() / 1000).unwrap_or(i64::MAX)
 }

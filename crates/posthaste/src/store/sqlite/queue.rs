@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
 use super::{EVENT_COLUMNS, decode, stored_time, time_of};
-use crate::store::claim::EXHAUSTED;
+use crate::store::claim::{BEFORE_IT, EXHAUSTED};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::{
@@ -27,7 +27,7 @@ UPDATE {table}
        settled_at   = CASE WHEN {spent} THEN {now} END,
        last_error   = CASE WHEN NOT {spent} THEN last_error
                            WHEN locked_by IS NULL THEN coalesce(last_error, ?6)
-                           ELSE ?6 || coalesce('; the one before it: ' || last_error, '') END
+                           ELSE ?6 || coalesce('{before_it}' || last_error, '') END
  WHERE seq IN (
        SELECT seq FROM {table}
         WHERE outcome IS NULL
@@ -96,7 +96,11 @@ impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::Sqlite, table, sql);
         let claim = |after| {
-            statement(CLAIM).with("{spent}", SPENT).with("{after}", after).with("{columns}", EVENT_COLUMNS)
+            statement(CLAIM)
+                .with("{spent}", SPENT)
+                .with("{after}", after)
+                .with("{before_it}", BEFORE_IT)
+                .with("{columns}", EVENT_COLUMNS)
         };
         Self {
             claim: claim(""),
