@@ -16,9 +16,9 @@ cargo xtask test [STEP…] [-- ARG…]  run all steps, or the named ones, until 
 Steps, in their order: fmt clippy features test doctest examples doc deny
 ARGs go to `cargo nextest run` (to `cargo test` where nextest is not installed).
 
-The servers listen on 127.0.0.1 only; their data are in target/services, their URLs in
-target/services/services.env. A test run stops the servers it has started. After Ctrl-C
-they stay up: `cargo xtask services down` stops them.";
+The servers listen on 127.0.0.1 only; their data are in target/services, their URLs and
+programs in target/services/services.env. A test run stops the servers it has started.
+After Ctrl-C they stay up: `cargo xtask services down` stops them.";
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]

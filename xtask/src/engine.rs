@@ -12,19 +12,31 @@ use crate::home::Home;
 /// servers listen on the loopback interface only and hold nothing but what tests put there.
 pub(crate) const WORD: &str = "posthaste";
 
+/// The programs of a server.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    /// Makes the data.
+    pub(crate) create: PathBuf,
+    /// Is the server.
+    pub(crate) serve: PathBuf,
+}
+
 /// A kind of database server.
 pub(crate) trait Engine {
     /// Its short name, of its directory and of its service in the compose file.
     fn name(&self) -> &'static str;
 
-    /// The environment variable with its URL.
-    fn variable(&self) -> &'static str;
+    /// The beginning of its environment variables.
+    fn prefix(&self) -> &'static str;
 
     /// The beginning of its URL.
     fn scheme(&self) -> &'static str;
 
     /// The account it runs as.
     fn account(&self) -> Result<Account>;
+
+    /// Its programs.
+    fn programs(&self) -> Result<Programs>;
 
     /// The command that makes its data in [`Home::unfinished`].
     fn create(&self, account: &Account, home: &Home) -> Result<Command>;
@@ -47,6 +59,11 @@ pub(crate) trait Engine {
 
     /// Logs in with the user of the tests and makes the database if it is missing.
     fn login(&self, port: u16) -> Result<()>;
+
+    /// The environment variable that says this of it.
+    fn variable(&self, what: &str) -> String {
+        format!("{}_{what}", self.prefix())
+    }
 
     /// The URL for the tests.
     fn url(&self, port: u16) -> String {
@@ -94,17 +111,20 @@ mod tests {
 
     #[test]
     fn the_urls_are_the_promised_ones() {
-        let urls = all().map(|engine| (engine.variable(), engine.url(5433)));
+        let urls = all().map(|engine| (engine.variable("URL"), engine.url(5433)));
         assert_eq!(
             urls[0],
             (
-                "POSTHASTE_TEST_POSTGRES_URL",
+                "POSTHASTE_TEST_POSTGRES_URL".to_owned(),
                 "postgres://posthaste:posthaste@127.0.0.1:5433/posthaste".to_owned()
             )
         );
         assert_eq!(
             urls[1],
-            ("POSTHASTE_TEST_MYSQL_URL", "mysql://posthaste:posthaste@127.0.0.1:5433/posthaste".to_owned())
+            (
+                "POSTHASTE_TEST_MYSQL_URL".to_owned(),
+                "mysql://posthaste:posthaste@127.0.0.1:5433/posthaste".to_owned()
+            )
         );
     }
 

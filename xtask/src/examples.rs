@@ -1,17 +1,20 @@
 //! The step that runs the examples of the library.
 //!
-//! Every file in `crates/posthaste/examples` is one; there is no list to forget one in. They are
-//! built first, all at once, so that [`LIMIT`] is for running alone. An example that waits for
-//! something that never comes would otherwise hold up the run for ever.
+//! * Every file in `crates/posthaste/examples` is one; there is no list to forget one in.
+//! * They are built as the tests are, whose step has then built them already. `cargo run` takes one
+//!   package alone, for which half of the dependencies would be built again with other features.
+//! * Each is run with `--self-test`: one that serves until it is told to stop then tries itself and
+//!   ends. The others have no use for it.
+//! * An example that waits for something that never comes is ended after [`LIMIT`].
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::process;
-use crate::step::{Run, show};
+use crate::step::Run;
 
 /// How long an example may run: it is to show something, not to be a service.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -23,32 +26,31 @@ pub(crate) fn run(run: &Run<'_>) -> Result<()> {
         println!("the library has no examples");
         return Ok(());
     }
-    run.cargo("build -p posthaste --all-features --examples")?;
+    run.cargo("build --workspace --all-features --examples")?;
     for name in names {
-        one(run, &name)?;
+        let program = run.layout.target.join("debug/examples").join(&name);
+        println!("\n-- {name}");
+        // Whatever database somebody works with in this shell is not theirs to write to.
+        one(run.program(program).arg("--self-test").env_remove("DATABASE_URL"), &name)?;
     }
     Ok(())
 }
 
-fn one(run: &Run<'_>, name: &str) -> Result<()> {
-    let mut command = run.command("run -p posthaste --all-features --example");
-    command.arg(name).stdin(Stdio::null());
-    let shown = show(&command);
-    println!("$ {shown}");
-    let mut child = command.spawn().with_context(|| format!("cannot run `{shown}`"))?;
+fn one(command: &mut Command, name: &str) -> Result<()> {
+    let mut child =
+        command.stdin(Stdio::null()).spawn().with_context(|| format!("cannot run the example {name}"))?;
     let mut ended = Ok(None);
     process::wait(LIMIT, || {
         ended = child.try_wait();
         !matches!(ended, Ok(None))
     });
-    match ended.context("cannot wait for the example")? {
+    match ended.with_context(|| format!("cannot wait for the example {name}"))? {
         Some(status) if status.success() => Ok(()),
-        Some(status) => bail!("`{shown}` ended with {status}"),
+        Some(status) => bail!("the example {name} ended with {status}"),
         None => {
-            // Cargo has replaced itself with the example: this is the example's process.
             child.kill()?;
             child.wait()?;
-            bail!("`{shown}` did not end within {LIMIT:?}")
+            bail!("the example {name} did not end within {LIMIT:?}")
         }
     }
 }

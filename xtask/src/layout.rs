@@ -20,6 +20,8 @@ use crate::account::Account;
 pub(crate) struct Layout {
     /// The root of the workspace.
     pub(crate) root: PathBuf,
+    /// `target`: what cargo builds.
+    pub(crate) target: PathBuf,
     /// `target/services`: records, locks, the environment file and, usually, the data.
     pub(crate) services: PathBuf,
 }
@@ -40,8 +42,8 @@ impl Layout {
         };
         let services = target.join("services");
         fs::create_dir_all(&services).with_context(|| format!("cannot make {}", services.display()))?;
-        let services = services.canonicalize()?;
-        Ok(Self { root, services })
+        let (target, services) = (target.canonicalize()?, services.canonicalize()?);
+        Ok(Self { root, target, services })
     }
 
     /// The file with the URLs of the servers.

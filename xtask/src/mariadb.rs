@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::account::Account;
-use crate::engine::{Engine, WORD, run};
+use crate::engine::{Engine, Programs, WORD, run};
 use crate::home::Home;
 use crate::program;
 
@@ -45,8 +45,8 @@ impl Engine for MariaDb {
         "mariadb"
     }
 
-    fn variable(&self) -> &'static str {
-        "POSTHASTE_TEST_MYSQL_URL"
+    fn prefix(&self) -> &'static str {
+        "POSTHASTE_TEST_MYSQL"
     }
 
     fn scheme(&self) -> &'static str {
@@ -61,8 +61,14 @@ impl Engine for MariaDb {
         }
     }
 
+    fn programs(&self) -> Result<Programs> {
+        let create = program::require("mariadb-install-db")?;
+        let serve = program::require("mariadbd")?;
+        Ok(Programs { create, serve })
+    }
+
     fn create(&self, account: &Account, home: &Home) -> Result<Command> {
-        let mut command = account.command(program::require("mariadb-install-db")?);
+        let mut command = account.command(self.programs()?.create);
         command
             .arg("--no-defaults")
             // The user `root` of the database is not the `root` of the machine.
@@ -80,7 +86,7 @@ impl Engine for MariaDb {
         // Run at every start, before the first connection is let in.
         let init = home.0.join("init.sql");
         std::fs::write(&init, init_sql())?;
-        let mut command = account.command(program::require("mariadbd")?);
+        let mut command = account.command(self.programs()?.serve);
         command
             .arg("--no-defaults")
             .arg(self.argument(home))

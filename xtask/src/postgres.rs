@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::account::Account;
-use crate::engine::{Engine, WORD, read_pid, run};
+use crate::engine::{Engine, Programs, WORD, read_pid, run};
 use crate::home::Home;
 use crate::{process, program};
 
@@ -40,8 +40,8 @@ impl Engine for Postgres {
         "postgres"
     }
 
-    fn variable(&self) -> &'static str {
-        "POSTHASTE_TEST_POSTGRES_URL"
+    fn prefix(&self) -> &'static str {
+        "POSTHASTE_TEST_POSTGRES"
     }
 
     fn scheme(&self) -> &'static str {
@@ -53,12 +53,19 @@ impl Engine for Postgres {
             .context("PostgreSQL refuses to run as root, and there is no user `postgres`")
     }
 
+    /// The server is beside the very `initdb` that made the data: another version would refuse them.
+    fn programs(&self) -> Result<Programs> {
+        let create = program::require("initdb")?.canonicalize()?;
+        let serve = create.with_file_name("postgres");
+        Ok(Programs { create, serve })
+    }
+
     /// The user of the tests is the one that `initdb` makes, so it is a superuser: tests make
     /// databases and roles and read the statistics of others.
     fn create(&self, account: &Account, home: &Home) -> Result<Command> {
         let password = home.0.join("password");
         std::fs::write(&password, WORD)?;
-        let mut command = account.command(program::require("initdb")?);
+        let mut command = account.command(self.programs()?.create);
         command
             .args(["--username", WORD, "--encoding=UTF8"])
             // Messages in English and strings sorted by their bytes, on every machine.
@@ -75,9 +82,7 @@ impl Engine for Postgres {
     }
 
     fn serve(&self, account: &Account, home: &Home, port: u16) -> Result<Command> {
-        // Beside the very `initdb` that made the data: another version would refuse them.
-        let server = program::require("initdb")?.canonicalize()?.with_file_name("postgres");
-        let mut command = account.command(server);
+        let mut command = account.command(self.programs()?.serve);
         command.arg("-D").arg(home.data());
         command.args(["-p", &port.to_string()]);
         for setting in SETTINGS {

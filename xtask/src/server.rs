@@ -28,12 +28,14 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What [`up`] found or did.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Up {
     /// The port of the server.
     pub(crate) port: u16,
     /// Whether it was started just now.
     pub(crate) started: bool,
+    /// Its directory, which its account can write to; none in a container.
+    pub(crate) home: Option<Home>,
 }
 
 /// Makes sure that a server runs, as a container if `container`.
@@ -45,27 +47,32 @@ pub(crate) fn up(layout: &Layout, engine: &dyn Engine, container: bool) -> Resul
         && is_running(engine, record)
         && process::wait(PATIENCE, || engine.login(record.port).is_ok())
     {
+        let home = match &record.how {
+            How::Process { home, .. } => Some(Home(home.clone())),
+            How::Container => None,
+        };
         let port = record.port;
-        return Ok(Up { port, started: false });
+        return Ok(Up { port, started: false, home });
     }
     let wanted = record.as_ref().map(|record| record.port);
-    let port = if container {
+    let (port, home) = if container {
         let port = process::free_port(wanted)?;
         let how = How::Container;
         Record { port, how }.write(layout, name)?;
         compose::up(layout, name, port)?;
         engine.login(port)?;
-        port
+        (port, None)
     } else {
         let account = engine.account()?;
         let home = Home::choose(layout, name, record.as_ref(), &account)?;
         stop(engine, &home, record.as_ref())?;
         home.fill(engine, &account)?;
-        start(layout, engine, &account, &home, wanted).with_context(|| {
+        let port = start(layout, engine, &account, &home, wanted).with_context(|| {
             format!("{name} does not start (`cargo xtask services down --wipe` drops its data)")
-        })?
+        })?;
+        (port, Some(home))
     };
-    Ok(Up { port, started: true })
+    Ok(Up { port, started: true, home })
 }
 
 /// Stops a server if it runs, and removes its data if `wipe`; whether there was one to stop.

@@ -4,8 +4,9 @@
 //!   server and not two on the same data.
 //! * A test run holds a shared lock on `target/services/users` while it needs the servers, so that
 //!   another run that started them does not stop them under it.
-//! * `up` writes `target/services/services.env` with the URLs. It stays after `down`: the ports
-//!   are used again if they are free. `down --wipe` removes it with the data.
+//! * `up` writes `target/services/services.env` with the URLs, and with what a test needs that runs
+//!   a server of its own: the programs, the account, and a directory for its data. It stays after
+//!   `down`: the ports are used again if they are free. `down --wipe` removes it with the data.
 //!
 //! `cargo clean` removes the data of running servers; `down` first.
 
@@ -30,7 +31,14 @@ pub(crate) fn up(layout: &Layout, started: &mut Vec<&'static str>) -> Result<Env
         let begin = Instant::now();
         let up = server::up(layout, engine, containers.contains(&name))?;
         let url = engine.url(up.port);
-        env.push(engine.variable(), &url)?;
+        env.push(&engine.variable("URL"), &url)?;
+        if let Some(home) = &up.home {
+            let (programs, account) = (engine.programs()?, engine.account()?);
+            env.push(&engine.variable("CREATE"), programs.create.display())?;
+            env.push(&engine.variable("SERVE"), programs.serve.display())?;
+            env.push(&engine.variable("ACCOUNT"), format!("{}:{}", account.uid, account.gid))?;
+            env.push(&engine.variable("HOME"), home.0.display())?;
+        }
         if up.started {
             started.push(name);
             let seconds = begin.elapsed().as_secs_f32();

@@ -3,7 +3,7 @@
 //! They go from the quick to the slow, so that what is cheap to find is found first. All but one
 //! take the whole workspace with all features: what is not built here does not work.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -120,12 +120,15 @@ impl<'a> Run<'a> {
     /// A cargo command in the workspace, with the URLs of the servers in its environment.
     pub(crate) fn command(&self, arguments: &str) -> Command {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let mut command = Command::new(cargo);
+        let mut command = self.program(cargo);
+        command.args(arguments.split_whitespace());
         command
-            .args(arguments.split_whitespace())
-            .envs(self.env.iter())
-            .env("PATH", &self.path)
-            .current_dir(&self.layout.root);
+    }
+
+    /// Any program in the workspace, with the same environment.
+    pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.envs(self.env.iter()).env("PATH", &self.path).current_dir(&self.layout.root);
         command
     }
 
@@ -169,7 +172,7 @@ impl<'a> Run<'a> {
 }
 
 /// Shows a command, runs it, and fails when it fails.
-pub(crate) fn finish(mut command: Command) -> Result<()> {
+fn finish(mut command: Command) -> Result<()> {
     let shown = show(&command);
     println!("$ {shown}");
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot run `{shown}`"))?;
@@ -180,7 +183,7 @@ pub(crate) fn finish(mut command: Command) -> Result<()> {
 }
 
 /// A command as one would type it.
-pub(crate) fn show(command: &Command) -> String {
+fn show(command: &Command) -> String {
     let mut words = vec!["cargo".to_owned()];
     words.extend(command.get_args().map(|word| {
         let word = word.to_string_lossy();
