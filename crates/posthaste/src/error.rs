@@ -190,14 +190,14 @@ impl ErrorKind {
 }
 
 impl Error {
-    /// An error of this kind that says what happened.
-    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+    /// An error of this kind that says what happened, to which table or event; for a store of one's own.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { inner: Box::new(Inner { kind, message: message.into(), source: None }) }
     }
 
     /// The same error with its cause.
     #[must_use]
-    pub(crate) fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+    pub fn because(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.inner.source = Some(source.into());
         self
     }

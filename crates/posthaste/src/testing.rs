@@ -126,11 +126,12 @@ impl TestOutbox {
                 let (sequence, attempt) = (claimed.lease.sequence(), claimed.lease.attempt());
                 let table = Arc::clone(&table);
                 let delivery = Delivery {
-                    event: claimed.event,
+                    event: Arc::new(claimed.event),
                     table,
                     sequence,
                     attempt,
                     created_at: claimed.created_at,
+                    destination: None,
                 };
                 (delivery, claimed.lease)
             })

@@ -4,6 +4,7 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::store::{Enqueued, InboxStore, Store};
 
+use super::Outbox;
 use super::hooks::Hooks;
 
 /// A kind of database: `sqlx::Postgres`, `sqlx::MySql`, `sqlx::Sqlite`, or [`Memory`](super::Memory).
@@ -16,7 +17,8 @@ pub trait Backend: sealed::Sealed + Send + Sync + 'static {
 
 /// An open transaction that an outbox (or inbox) of this backend can write to.
 ///
-/// Implemented for `sqlx::Transaction`, and behind features for the transactions of other client libraries.
+/// Implemented for [`OutboxTransaction`](super::OutboxTransaction) and `sqlx::Transaction`, and behind features
+/// for the transactions of other client libraries.
 /// A service's own function can take any of them:
 ///
 /// ```
@@ -30,7 +32,7 @@ pub trait Backend: sealed::Sealed + Send + Sync + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an open transaction of this outbox's database",
     label = "an event is written in the same transaction as the data it speaks of",
-    note = "pass `&mut tx`, where `tx` comes from `pool.begin().await?` on the outbox's own database",
+    note = "pass `&mut tx`, where `tx` comes from `outbox.begin().await?`, or from `pool.begin().await?` on its database",
     note = "tokio-postgres, diesel-async and SeaORM transactions need the feature of their name"
 )]
 pub trait Enqueue<B: Backend>: sealed::Transaction<B> {}
@@ -38,7 +40,7 @@ pub trait Enqueue<B: Backend>: sealed::Transaction<B> {}
 pub(crate) mod sealed {
     use uuid::Uuid;
 
-    use super::{Backend, Enqueued, Event, Hooks, Result};
+    use super::{Backend, Enqueued, Event, Hooks, Outbox, Result};
 
     /// Keeps [`Backend`] to what posthaste implements.
     pub trait Sealed {}
@@ -59,6 +61,16 @@ pub(crate) mod sealed {
             consumer: &str,
             id: Uuid,
         ) -> impl Future<Output = Result<bool>> + Send;
+
+        /// Writes events for an outbox, as well as the transaction can: one that knows its commit may lease
+        /// them to a relay, and dates those.
+        fn write(
+            &mut self,
+            outbox: &Outbox<B>,
+            events: &mut [Event],
+        ) -> impl Future<Output = Result<Vec<Enqueued>>> + Send {
+            self.insert(outbox.store(), events)
+        }
 
         /// Keeps what was written for the hooks that run when the transaction ends, where it knows its end.
         fn remember(&mut self, _hooks: &Hooks, _events: &[Event]) {}

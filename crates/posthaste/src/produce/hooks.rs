@@ -41,12 +41,15 @@ pub trait Hook: Send + Sync + 'static {
         Ok(())
     }
 
-    /// After the commit, of transactions that know theirs: today those in memory.
+    /// After the commit, of transactions that know theirs: those of [`Outbox::begin`](super::Outbox::begin),
+    /// also in memory. What a savepoint has undone may be among the events.
     fn after_commit(&self, _events: &[Event]) -> Result<(), HookError> {
         Ok(())
     }
 
-    /// After the rollback, of transactions that know theirs: today those in memory.
+    /// After the rollback, of transactions that know theirs: those of [`Outbox::begin`](super::Outbox::begin),
+    /// also in memory. A commit that failed counts as one, though it may have succeeded where the connection
+    /// broke.
     fn after_rollback(&self, _events: &[Event]) -> Result<(), HookError> {
         Ok(())
     }
@@ -126,6 +129,30 @@ impl Hooks {
                     "a producer hook panicked; the events stand as they are"
                 ),
             }
+        }
+    }
+}
+
+/// What hooks are told when a transaction ends: that it has rolled back, unless it is said to have committed.
+#[derive(Default)]
+pub(super) struct AtEnd(Vec<(Hooks, Vec<Event>)>);
+
+impl AtEnd {
+    pub(super) fn push(&mut self, hooks: &Hooks, events: &[Event]) {
+        self.0.push((hooks.clone(), events.to_vec()));
+    }
+
+    pub(super) fn committed(mut self) {
+        for (hooks, events) in self.0.drain(..) {
+            hooks.after_commit(&events);
+        }
+    }
+}
+
+impl Drop for AtEnd {
+    fn drop(&mut self) {
+        for (hooks, events) in self.0.drain(..) {
+            hooks.after_rollback(&events);
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Transactions on the outbox in memory.
 
+use std::sync::Arc;
+
 use uuid::Uuid;
 
 use super::backend::{Backend, Enqueue, sealed};
-use super::hooks::Hooks;
+use super::gate::Gate;
+use super::hooks::{AtEnd, Hooks};
 use super::{Outbox, OutboxBuilder};
 use crate::error::Result;
 use crate::event::Event;
@@ -39,8 +42,9 @@ impl Outbox<Memory> {
 #[must_use = "what is enqueued exists from the commit on"]
 pub struct MemoryTransaction {
     written: Vec<(MemoryStore, Event)>,
-    for_hooks: Vec<(Hooks, Vec<Event>)>,
     received: Vec<(MemoryInbox, (String, Uuid))>,
+    gates: Vec<Arc<Gate>>,
+    at_end: AtEnd,
 }
 
 impl std::fmt::Debug for MemoryTransaction {
@@ -51,15 +55,16 @@ impl std::fmt::Debug for MemoryTransaction {
 
 impl MemoryTransaction {
     /// Makes what was enqueued exist.
-    pub fn commit(mut self) {
-        for (store, event) in self.written.drain(..) {
+    pub fn commit(self) {
+        for (store, event) in self.written {
             store.write(&[event]);
         }
-        for (inbox, receipt) in self.received.drain(..) {
+        for (inbox, receipt) in self.received {
             inbox.write(receipt);
         }
-        for (hooks, events) in self.for_hooks.drain(..) {
-            hooks.after_commit(&events);
+        self.at_end.committed();
+        for gate in self.gates {
+            gate.wake();
         }
     }
 
@@ -71,14 +76,6 @@ impl MemoryTransaction {
             written_to.is(store) && (written.id == event.id || same_dedupe_key(written, event))
         });
         store.find_first(event).or_else(|| own.map(|(_, first)| Enqueued::duplicate(first.id, None)))
-    }
-}
-
-impl Drop for MemoryTransaction {
-    fn drop(&mut self) {
-        for (hooks, events) in self.for_hooks.drain(..) {
-            hooks.after_rollback(&events);
-        }
     }
 }
 
@@ -108,7 +105,12 @@ impl sealed::Transaction<Memory> for MemoryTransaction {
         Ok(!seen)
     }
 
+    async fn write(&mut self, outbox: &Outbox<Memory>, events: &mut [Event]) -> Result<Vec<Enqueued>> {
+        self.gates.push(Arc::clone(outbox.gate()));
+        self.insert(outbox.store(), events).await
+    }
+
     fn remember(&mut self, hooks: &Hooks, events: &[Event]) {
-        self.for_hooks.push((hooks.clone(), events.to_vec()));
+        self.at_end.push(hooks, events);
     }
 }

@@ -1,19 +1,23 @@
 //! Producing: events written in the caller's own transaction, and nothing else.
 //!
 //! [`Outbox`] is the producer's handle to one table. [`Outbox::enqueue`] takes the caller's open
-//! transaction, by type: of which client library is up to the caller, a pool never fits.
+//! transaction, by type: of which client library is up to the caller, a pool never fits. One that comes from
+//! [`Outbox::begin`] knows its commit, and hands its events to a relay in the same process.
 
 mod backend;
 #[cfg(feature = "diesel-async-0_9")]
 mod diesel_async;
+pub(crate) mod gate;
 mod hooks;
 mod memory;
+mod notifier;
 #[cfg(all(feature = "sea-orm-2", any(feature = "postgres", feature = "mysql", feature = "sqlite")))]
 mod sea_orm;
 mod sqlx;
 #[cfg(feature = "tokio-postgres-0_7")]
 mod tokio_postgres;
 mod trace;
+mod transaction;
 #[cfg(any(
     feature = "diesel-async-0_9",
     feature = "tokio-postgres-0_7",
@@ -21,7 +25,7 @@ mod trace;
 ))]
 mod values;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -29,12 +33,15 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::event::{Event, EventRules, IntoEvent};
 use crate::store::{Enqueued, Store, TableName};
+use crate::telemetry;
 
 pub use backend::{Backend, Enqueue};
 use hooks::Hooks;
 pub use hooks::{Hook, HookError};
 pub use memory::{Memory, MemoryTransaction};
+use notifier::Notifier;
 pub use trace::TraceContext;
+pub use transaction::OutboxTransaction;
 
 /// The producer's handle to one outbox table; clones share it.
 ///
@@ -61,6 +68,8 @@ struct Inner<B: Backend> {
     rules: EventRules,
     hooks: Hooks,
     trace: trace::Source,
+    gate: Arc<gate::Gate>,
+    notifier: Notifier,
 }
 
 impl<B: Backend> Clone for Outbox<B> {
@@ -137,15 +146,17 @@ impl<B: Backend> Outbox<B> {
         transaction: &mut T,
         mut events: Vec<Event>,
     ) -> Result<Vec<Enqueued>> {
-        let Inner { store, rules, hooks, trace } = &*self.inner;
+        let Inner { rules, hooks, trace, .. } = &*self.inner;
         let given: Vec<_> = events.iter().map(|event| event.id).collect();
         let traced = trace.add_to(&mut events);
-        let events = hooks.before_write(events, rules)?;
+        let mut events = hooks.before_write(events, rules)?;
         // What the caller gave has been checked; what came in since has not.
         if traced || !hooks.is_empty() {
             events.iter().try_for_each(|event| rules.check(event))?;
         }
-        let answers = if events.is_empty() { Vec::new() } else { transaction.insert(store, &events).await? };
+        let answers =
+            if events.is_empty() { Vec::new() } else { transaction.write(self, &mut events).await? };
+        self.count(&events, &answers);
         if hooks.is_empty() {
             return Ok(answers);
         }
@@ -169,6 +180,33 @@ impl<B: Backend> Outbox<B> {
         Ok(given)
     }
 
+    fn count(&self, events: &[Event], answers: &[Enqueued]) {
+        let mut by_topic: BTreeMap<&str, u64> = BTreeMap::new();
+        for (event, _) in events.iter().zip(answers).filter(|(_, answer)| !answer.duplicate) {
+            *by_topic.entry(event.topic()).or_default() += 1;
+        }
+        for (topic, written) in by_topic {
+            telemetry::enqueued(self.table(), topic, written);
+        }
+    }
+
+    /// Tells relays, in this process and others, that there is something to claim: for those who commit
+    /// through a transaction other than [`begin`](Self::begin)'s and do not want to wait for the next poll.
+    ///
+    /// ```
+    /// # use posthaste::{Event, Outbox};
+    /// # async fn f(outbox: Outbox<sqlx::Sqlite>, pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut tx = pool.begin().await?;
+    /// outbox.enqueue(&mut tx, Event::json("order.placed.v1", &42)?).await?;
+    /// tx.commit().await?;
+    /// outbox.wake();
+    /// # Ok(()) }
+    /// ```
+    pub fn wake(&self) {
+        self.inner.gate.wake();
+        self.inner.notifier.schedule();
+    }
+
     /// Creates the table, or brings it to the newest version; any number may try at once.
     pub async fn migrate(&self) -> Result<Vec<u32>> {
         self.inner.store.migrate_up().await
@@ -187,6 +225,16 @@ impl<B: Backend> Outbox<B> {
     /// The rules its events follow, for building them ahead of time.
     pub fn rules(&self) -> &EventRules {
         &self.inner.rules
+    }
+
+    /// Where relays of this process take its events.
+    pub(crate) fn gate(&self) -> &Arc<gate::Gate> {
+        &self.inner.gate
+    }
+
+    /// Whether it is a clone of this one.
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
     }
 }
 
@@ -264,8 +312,22 @@ impl<B: Backend> OutboxBuilder<B> {
     /// The outbox; nothing is connected to yet.
     pub fn build(self) -> Result<Outbox<B>> {
         let store = (self.open)(self.table.parse()?)?;
+        let notifier = Notifier::new({
+            let store = store.clone();
+            move || {
+                let store = store.clone();
+                async move { store.notify().await }
+            }
+        });
         Ok(Outbox {
-            inner: Arc::new(Inner { store, rules: self.rules, hooks: self.hooks, trace: self.trace }),
+            inner: Arc::new(Inner {
+                store,
+                rules: self.rules,
+                hooks: self.hooks,
+                trace: self.trace,
+                gate: Arc::default(),
+                notifier,
+            }),
         })
     }
 }

@@ -10,11 +10,12 @@ use sqlx::{Pool, Transaction};
 use uuid::Uuid;
 
 use super::backend::{Backend, Enqueue, sealed};
+use super::transaction::Sql;
 use super::{Outbox, OutboxBuilder};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::event::Event;
-use crate::store::Enqueued;
-use crate::store::insert::insert;
+use crate::store::insert::{insert, insert_leased};
+use crate::store::{BirthLease, Enqueued, Lease, TableName};
 
 #[cfg(feature = "postgres")]
 impl sealed::Sealed for Postgres {}
@@ -30,6 +31,16 @@ impl Outbox<Postgres> {
     /// An outbox in PostgreSQL.
     pub fn postgres(pool: Pool<Postgres>) -> OutboxBuilder<Postgres> {
         OutboxBuilder::new(|table| Ok(crate::store::PostgresStore::new(pool, table)))
+    }
+
+    /// Makes every statement that inserts events notify the relays, or no longer: a trigger, for producers
+    /// in other languages. Calling it again changes nothing.
+    ///
+    /// It has a price: a transaction that notifies takes a lock of the whole cluster when it commits, so that
+    /// commits wait for each other; producers reached 0.27 of their rate with it. Prefer polling, or
+    /// `outbox.begin()`, whose notifications are sent after the commit.
+    pub async fn notify_on_insert(&self, on: bool) -> Result<()> {
+        self.store().notify_on_insert(on).await
     }
 }
 
@@ -54,6 +65,59 @@ impl sealed::Transaction<Postgres> for Transaction<'_, Postgres> {
         id: Uuid,
     ) -> Result<bool> {
         inbox.first(self, consumer, id).await
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl Sql for Postgres {
+    async fn begin(store: &crate::store::PostgresStore) -> Result<Transaction<'static, Postgres>> {
+        store.begin().await
+    }
+
+    async fn insert(
+        connection: &mut sqlx::PgConnection,
+        store: &crate::store::PostgresStore,
+        events: &[Event],
+    ) -> Result<Vec<Enqueued>> {
+        let statements = store.insert_statements();
+        insert(crate::store::postgres::insert::Client { connection, statements }, events).await
+    }
+
+    async fn insert_leased(
+        connection: &mut sqlx::PgConnection,
+        store: &crate::store::PostgresStore,
+        events: &[Event],
+        leases: &[Option<BirthLease<'_>>],
+    ) -> Result<Vec<Enqueued>> {
+        let statements = store.insert_statements();
+        insert_leased(crate::store::postgres::insert::Client { connection, statements }, events, leases).await
+    }
+
+    async fn receive(
+        connection: &mut sqlx::PgConnection,
+        inbox: &crate::store::PostgresInbox,
+        consumer: &str,
+        id: Uuid,
+    ) -> Result<bool> {
+        inbox.first(connection, consumer, id).await
+    }
+
+    async fn find_leased(
+        connection: &mut sqlx::PgConnection,
+        store: &crate::store::PostgresStore,
+        leases: &[&Lease],
+    ) -> Result<Vec<(Uuid, i64)>> {
+        let statements = store.insert_statements();
+        crate::store::postgres::insert::Client { connection, statements }.find_leased(leases).await
+    }
+
+    async fn probe(connection: &mut sqlx::PgConnection, store: &crate::store::PostgresStore) -> Result<()> {
+        let statements = store.insert_statements();
+        crate::store::postgres::insert::Client { connection, statements }.probe().await
+    }
+
+    fn error(error: sqlx::Error, table: &TableName) -> Error {
+        crate::store::postgres::errors::classify(error, table)
     }
 }
 
@@ -89,6 +153,59 @@ impl sealed::Transaction<MySql> for Transaction<'_, MySql> {
     }
 }
 
+#[cfg(feature = "mysql")]
+impl Sql for MySql {
+    async fn begin(store: &crate::store::MySqlStore) -> Result<Transaction<'static, MySql>> {
+        store.begin().await
+    }
+
+    async fn insert(
+        connection: &mut sqlx::MySqlConnection,
+        store: &crate::store::MySqlStore,
+        events: &[Event],
+    ) -> Result<Vec<Enqueued>> {
+        let statements = store.insert_statements();
+        insert(crate::store::mysql::insert::Client { connection, statements }, events).await
+    }
+
+    async fn insert_leased(
+        connection: &mut sqlx::MySqlConnection,
+        store: &crate::store::MySqlStore,
+        events: &[Event],
+        leases: &[Option<BirthLease<'_>>],
+    ) -> Result<Vec<Enqueued>> {
+        let statements = store.insert_statements();
+        insert_leased(crate::store::mysql::insert::Client { connection, statements }, events, leases).await
+    }
+
+    async fn receive(
+        connection: &mut sqlx::MySqlConnection,
+        inbox: &crate::store::MySqlInbox,
+        consumer: &str,
+        id: Uuid,
+    ) -> Result<bool> {
+        inbox.first(connection, consumer, id).await
+    }
+
+    async fn find_leased(
+        connection: &mut sqlx::MySqlConnection,
+        store: &crate::store::MySqlStore,
+        leases: &[&Lease],
+    ) -> Result<Vec<(Uuid, i64)>> {
+        let statements = store.insert_statements();
+        crate::store::mysql::insert::Client { connection, statements }.find_leased(leases).await
+    }
+
+    async fn probe(connection: &mut sqlx::MySqlConnection, store: &crate::store::MySqlStore) -> Result<()> {
+        let statements = store.insert_statements();
+        crate::store::mysql::insert::Client { connection, statements }.probe().await
+    }
+
+    fn error(error: sqlx::Error, table: &TableName) -> Error {
+        crate::store::mysql::errors::classify(error, table)
+    }
+}
+
 #[cfg(feature = "sqlite")]
 impl sealed::Sealed for Sqlite {}
 
@@ -121,5 +238,58 @@ impl sealed::Transaction<Sqlite> for Transaction<'_, Sqlite> {
 
     async fn receive(&mut self, inbox: &crate::store::SqliteInbox, consumer: &str, id: Uuid) -> Result<bool> {
         inbox.first(self, consumer, id).await
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl Sql for Sqlite {
+    async fn begin(store: &crate::store::SqliteStore) -> Result<Transaction<'static, Sqlite>> {
+        store.begin().await
+    }
+
+    async fn insert(
+        connection: &mut sqlx::SqliteConnection,
+        store: &crate::store::SqliteStore,
+        events: &[Event],
+    ) -> Result<Vec<Enqueued>> {
+        let statements = store.insert_statements();
+        insert(crate::store::sqlite::insert::Client { connection, statements }, events).await
+    }
+
+    async fn insert_leased(
+        connection: &mut sqlx::SqliteConnection,
+        store: &crate::store::SqliteStore,
+        events: &[Event],
+        leases: &[Option<BirthLease<'_>>],
+    ) -> Result<Vec<Enqueued>> {
+        let statements = store.insert_statements();
+        insert_leased(crate::store::sqlite::insert::Client { connection, statements }, events, leases).await
+    }
+
+    async fn receive(
+        connection: &mut sqlx::SqliteConnection,
+        inbox: &crate::store::SqliteInbox,
+        consumer: &str,
+        id: Uuid,
+    ) -> Result<bool> {
+        inbox.first(connection, consumer, id).await
+    }
+
+    async fn find_leased(
+        connection: &mut sqlx::SqliteConnection,
+        store: &crate::store::SqliteStore,
+        leases: &[&Lease],
+    ) -> Result<Vec<(Uuid, i64)>> {
+        let statements = store.insert_statements();
+        crate::store::sqlite::insert::Client { connection, statements }.find_leased(leases).await
+    }
+
+    async fn probe(connection: &mut sqlx::SqliteConnection, store: &crate::store::SqliteStore) -> Result<()> {
+        let statements = store.insert_statements();
+        crate::store::sqlite::insert::Client { connection, statements }.probe().await
+    }
+
+    fn error(error: sqlx::Error, table: &TableName) -> Error {
+        crate::store::sqlite::errors::classify(error, table)
     }
 }

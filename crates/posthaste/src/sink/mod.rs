@@ -17,7 +17,7 @@ pub use memory::MemorySink;
 #[non_exhaustive]
 pub struct Delivery {
     /// The event as it was written.
-    pub event: Event,
+    pub event: Arc<Event>,
     /// The table it comes from.
     pub table: Arc<str>,
     /// Its place in that table.
@@ -26,6 +26,15 @@ pub struct Delivery {
     pub attempt: u32,
     /// When it was written, by the database's clock.
     pub created_at: OffsetDateTime,
+    pub(crate) destination: Option<Arc<str>>,
+}
+
+impl Delivery {
+    /// Where in the sink it goes (a subject, a stream, a queue): its topic, unless a
+    /// topic map says otherwise.
+    pub fn destination(&self) -> &str {
+        self.destination.as_deref().unwrap_or_else(|| self.event.topic())
+    }
 }
 
 /// What became of one delivery.
@@ -59,6 +68,11 @@ pub trait Sink: Send + Sync + 'static {
     /// or refused it.
     async fn publish(&self, batch: &[Delivery]) -> Vec<Outcome>;
 
+    /// How many deliveries it takes at once; those that take one at a time say 1.
+    fn batch_limit(&self) -> usize {
+        usize::MAX
+    }
+
     /// Whether the destination can be reached now; an error says why not.
     async fn probe(&self) -> Result<(), String> {
         Ok(())
@@ -69,6 +83,10 @@ pub trait Sink: Send + Sync + 'static {
 impl<S: Sink + ?Sized> Sink for Arc<S> {
     async fn publish(&self, batch: &[Delivery]) -> Vec<Outcome> {
         (**self).publish(batch).await
+    }
+
+    fn batch_limit(&self) -> usize {
+        (**self).batch_limit()
     }
 
     async fn probe(&self) -> Result<(), String> {

@@ -15,7 +15,7 @@ use crate::event::{Available, Event};
 /// |---|---|---|
 /// | `limit` | 500 | a batch that reaches most of the database's speed |
 /// | `lease` | 60 s | twice the default timeout of a delivery |
-/// | `attempts` | 25 | about twenty minutes of backoff up to 60 s |
+/// | `attempts` | 25 | about a quarter of an hour of backoff up to 60 s |
 #[derive(Debug, Clone)]
 pub struct Claim {
     /// Who claims.
@@ -32,6 +32,53 @@ pub struct Claim {
     /// transaction somewhere). Rows that become claimable below it (late commits, ended leases, releases)
     /// are only found by a claim without one: send one every second or so.
     pub after: Option<Mark>,
+    /// Of which topics.
+    pub topics: Topics,
+}
+
+/// Which topics a claim is for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Topics {
+    /// Every topic.
+    #[default]
+    All,
+    /// These.
+    Only(Vec<String>),
+    /// Every other than these.
+    Except(Vec<String>),
+}
+
+impl Topics {
+    /// The one of three statements that it takes: for all, only some, all except some.
+    pub(crate) fn choose<'s, S>(&self, [all, only, except]: [&'s S; 3]) -> &'s S {
+        match self {
+            Self::All => all,
+            Self::Only(_) => only,
+            Self::Except(_) => except,
+        }
+    }
+
+    /// The topics it names.
+    pub(crate) fn named(&self) -> Option<&[String]> {
+        match self {
+            Self::All => None,
+            Self::Only(topics) | Self::Except(topics) => Some(topics),
+        }
+    }
+
+    /// The topics it names, as a JSON array.
+    pub(crate) fn json(&self) -> Option<String> {
+        self.named().map(|topics| serde_json::Value::from(topics).to_string())
+    }
+
+    /// Whether it is for this topic.
+    pub(crate) fn has(&self, topic: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(topics) => topics.iter().any(|only| only == topic),
+            Self::Except(topics) => topics.iter().all(|except| except != topic),
+        }
+    }
 }
 
 impl Claim {
@@ -43,6 +90,7 @@ impl Claim {
             lease: Duration::from_secs(60),
             attempts: AttemptLimits::default(),
             after: None,
+            topics: Topics::All,
         }
     }
 
@@ -71,6 +119,13 @@ impl Claim {
     #[must_use]
     pub fn after(mut self, mark: Option<Mark>) -> Self {
         self.after = mark;
+        self
+    }
+
+    /// Of which topics.
+    #[must_use]
+    pub fn topics(mut self, topics: Topics) -> Self {
+        self.topics = topics;
         self
     }
 }

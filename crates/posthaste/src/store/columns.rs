@@ -5,6 +5,7 @@ use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
 use uuid::Uuid;
 
+use super::BirthLease;
 use super::settlement::micros;
 use crate::event::{Available, Event, Headers, Payload};
 
@@ -33,6 +34,8 @@ pub(crate) struct Columns<'a> {
     pub(crate) available_at: Option<OffsetDateTime>,
     /// Microseconds.
     pub(crate) delay: i64,
+    /// `None`: a pending row.
+    pub(crate) lease: Option<BirthLease<'a>>,
 }
 
 impl<'a> Columns<'a> {
@@ -60,7 +63,23 @@ impl<'a> Columns<'a> {
             occurred_at: event.occurred_at,
             available_at,
             delay,
+            lease: None,
         }
+    }
+
+    /// How often its delivery has been begun: a lease is an attempt.
+    pub(crate) fn attempts(&self) -> i32 {
+        i32::from(self.lease.is_some())
+    }
+
+    /// Who has its lease.
+    pub(crate) fn locked_by(&self) -> Option<&'a str> {
+        self.lease.map(|lease| lease.holder)
+    }
+
+    /// How long its lease lasts, in microseconds.
+    pub(crate) fn lease_length(&self) -> Option<i64> {
+        self.lease.map(|lease| micros(lease.length))
     }
 
     /// About how many bytes it adds to a statement.
@@ -72,13 +91,13 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Splits events into runs that fit one statement.
-pub(crate) fn chunks(events: &[Event], most_rows: usize) -> Vec<Vec<Columns<'_>>> {
+/// Splits rows into runs that fit one statement.
+pub(crate) fn chunks<'a>(rows: impl Iterator<Item = Columns<'a>>, most_rows: usize) -> Vec<Vec<Columns<'a>>> {
     /// Below every server's default limit for one packet or message.
     const MOST_BYTES: usize = 8 * 1024 * 1024;
     let mut chunks: Vec<Vec<Columns<'_>>> = Vec::new();
     let mut bytes = 0;
-    for columns in events.iter().map(Columns::of) {
+    for columns in rows {
         let size = columns.size();
         match chunks.last_mut() {
             Some(chunk) if chunk.len() < most_rows && bytes + size <= MOST_BYTES => {

@@ -41,14 +41,14 @@ pub(crate) fn message(kind: &ErrorKind, table: &TableName, said: &str) -> String
     }
 }
 
-/// How long a server may take to answer a new connection.
+/// How long a server may take to answer a new connection, or a session's question.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Connects, or says that nobody has answered.
-pub(crate) async fn in_time<C>(connecting: impl Future<Output = sqlx::Result<C>>) -> sqlx::Result<C> {
+/// Waits for an answer, or says that there was none; a connection that gave none is of no further use.
+pub(crate) async fn in_time<A>(asking: impl Future<Output = sqlx::Result<A>>) -> sqlx::Result<A> {
     let silence =
         || SqlxError::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer within 10 s"));
-    tokio::time::timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(silence()))
+    tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| Err(silence()))
 }
 
 /// An error on the way to the database: what the server said, or that it cannot be reached.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use super::columns::{Columns, chunks};
-use super::{Enqueued, TableName};
+use super::{BirthLease, Enqueued, TableName};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 
@@ -38,9 +38,23 @@ pub(crate) trait Insert: Send {
 }
 
 /// Writes events inside the caller's transaction; one answer per event, in order.
-pub(crate) async fn insert<C: Insert>(mut client: C, events: &[Event]) -> Result<Vec<Enqueued>> {
-    let mut enqueued = Vec::with_capacity(events.len());
-    for chunk in chunks(events, C::MOST_ROWS) {
+pub(crate) async fn insert<C: Insert>(client: C, events: &[Event]) -> Result<Vec<Enqueued>> {
+    insert_chunks(client, chunks(events.iter().map(Columns::of), C::MOST_ROWS)).await
+}
+
+/// The same for events of which some are leased from the beginning.
+pub(crate) async fn insert_leased<C: Insert>(
+    client: C,
+    events: &[Event],
+    leases: &[Option<BirthLease<'_>>],
+) -> Result<Vec<Enqueued>> {
+    let leased = |(event, lease): (_, &Option<_>)| Columns { lease: *lease, ..Columns::of(event) };
+    insert_chunks(client, chunks(events.iter().zip(leases).map(leased), C::MOST_ROWS)).await
+}
+
+async fn insert_chunks<C: Insert>(mut client: C, chunks: Vec<Vec<Columns<'_>>>) -> Result<Vec<Enqueued>> {
+    let mut enqueued = Vec::with_capacity(chunks.iter().map(Vec::len).sum());
+    for chunk in chunks {
         enqueued.append(&mut insert_chunk(&mut client, &chunk).await?);
     }
     Ok(enqueued)

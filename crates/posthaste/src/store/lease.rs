@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -14,6 +15,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Characters of a worker's name: what the column leaves beside the number of the claim.
 const LIMIT: usize = 96;
+
+/// Ends the name of a worker whose session the database knows.
+const PRESENT: char = '~';
 
 /// Numbers every claim of this process.
 static CLAIMS: AtomicU64 = AtomicU64::new(1);
@@ -34,9 +38,10 @@ impl WorkerId {
                 format!("the worker's name has {size} characters, at most {LIMIT} are allowed"),
             ));
         }
-        if name.is_empty() || name.chars().any(|c| c.is_control() || c == '#') {
-            let message =
-                format!("{name:?} is not a worker's name: it is empty, or has a control character or '#'");
+        if name.is_empty() || name.chars().any(|c| c.is_control() || c == '#' || c == PRESENT) {
+            let message = format!(
+                "{name:?} is not a worker's name: it is empty, or has a control character, '#' or '{PRESENT}'"
+            );
             return Err(Error::new(ErrorKind::InvalidSetting, message));
         }
         Ok(Self(name.into()))
@@ -54,6 +59,11 @@ impl WorkerId {
         &self.0
     }
 
+    /// The name under which its leases end with its session.
+    pub(crate) fn present(&self) -> Self {
+        if self.0.ends_with(PRESENT) { self.clone() } else { Self(format!("{}{PRESENT}", self.0).into()) }
+    }
+
     /// What the rows of the next claim are marked with.
     pub(crate) fn next_holder(&self) -> Arc<str> {
         format!("{}#{}", self.0, CLAIMS.fetch_add(1, Ordering::Relaxed)).into()
@@ -64,6 +74,13 @@ impl fmt::Display for WorkerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+/// The lease that a row is written with, so that nobody has to claim it.
+#[derive(Debug, Clone, Copy)]
+pub struct BirthLease<'a> {
+    pub(crate) holder: &'a str,
+    pub(crate) length: Duration,
 }
 
 /// The right to settle one event, held until somebody else claims it.

@@ -1,20 +1,23 @@
 //! An outbox in the process's memory: the same rules as the databases', for tests without a server.
 //!
-//! Its clock is the system's, plus whatever a test adds with [`MemoryStore::advance`].
+//! Its clock begins as the system's and runs with tokio's, which a test can pause, plus whatever is added with
+//! [`MemoryStore::advance`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use time::OffsetDateTime;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::claim::exhausted;
 use super::settlement::{rounds, stored_error};
 use super::{
     Buried, Claim, Claimed, ClaimedBatch, Count, Dialect, Difference, Ending, Enqueued, Filter, Keep, Lease,
-    Mark, MigrationState, Page, Purge, Record, Settled, Settlement, Stats, Status, Store, TableName, Verdict,
+    Lock, Mark, MigrationState, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats,
+    Status, Store, TableName, Verdict, WorkerId,
 };
 use crate::error::Result;
 use crate::event::{Available, Event};
@@ -26,11 +29,27 @@ pub struct MemoryStore {
     rows: Arc<Mutex<Rows>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rows {
     by_sequence: BTreeMap<i64, Row>,
+    sequences: HashMap<Uuid, i64>,
     last_sequence: i64,
+    locks: HashMap<Lock, WorkerId>,
+    began: (OffsetDateTime, Instant),
     advanced: Duration,
+}
+
+impl Default for Rows {
+    fn default() -> Self {
+        Self {
+            by_sequence: BTreeMap::new(),
+            sequences: HashMap::new(),
+            last_sequence: 0,
+            locks: HashMap::new(),
+            began: (OffsetDateTime::now_utc(), Instant::now()),
+            advanced: Duration::ZERO,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -92,12 +111,14 @@ impl MemoryStore {
 
 impl Rows {
     fn now(&self) -> OffsetDateTime {
-        OffsetDateTime::now_utc() + self.advanced
+        let (time, instant) = self.began;
+        time + instant.elapsed() + self.advanced
     }
 
     fn first(&self, event: &Event) -> Option<&Row> {
-        let same_id = self.by_sequence.values().find(|row| row.event.id == event.id);
-        same_id.or_else(|| self.by_sequence.values().find(|row| same_dedupe_key(&row.event, event)))
+        let same_id = self.sequences.get(&event.id).and_then(|sequence| self.by_sequence.get(sequence));
+        let same_key = || self.by_sequence.values().find(|row| same_dedupe_key(&row.event, event));
+        same_id.or_else(|| event.dedupe_key.as_ref().and_then(|_| same_key()))
     }
 
     fn insert(&mut self, event: &Event) -> Enqueued {
@@ -128,7 +149,14 @@ impl Rows {
             last_error: None,
         };
         self.by_sequence.insert(sequence, row);
+        self.sequences.insert(id, sequence);
         Enqueued::new(id, Some(sequence))
+    }
+
+    fn remove(&mut self, sequence: i64) {
+        if let Some(row) = self.by_sequence.remove(&sequence) {
+            self.sequences.remove(&row.event.id);
+        }
     }
 
     fn claim(&mut self, claim: &Claim) -> ClaimedBatch {
@@ -138,6 +166,7 @@ impl Rows {
             .by_sequence
             .values()
             .filter(|row| row.outcome.is_none() && row.available_at <= now && !row.is_leased(now))
+            .filter(|row| claim.topics.has(&row.event.topic))
             .map(|row| Mark { available_at: row.available_at, sequence: row.sequence })
             .filter(|mark| claim.after.is_none_or(|after| *mark > after))
             .collect();
@@ -198,7 +227,7 @@ impl Rows {
             }
         }
         if keep == Keep::Nothing && settlement.verdict == Verdict::Delivered {
-            self.by_sequence.remove(&settlement.lease.sequence);
+            self.remove(settlement.lease.sequence);
         }
         Some(settlement.lease.id)
     }
@@ -339,9 +368,30 @@ impl Store for MemoryStore {
         Ok(settled)
     }
 
+    fn dedicated(&self) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>> {
+        Ok(Box::new(MemorySession { store: self.clone(), worker: worker.clone() }))
+    }
+
+    async fn end_orphaned_leases(&self) -> Result<u64> {
+        Ok(0)
+    }
+
+    async fn notify(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Notifications>>> {
+        Ok(None)
+    }
+
     async fn get(&self, id: Uuid) -> Result<Option<Record>> {
         let rows = self.lock();
-        Ok(rows.by_sequence.values().find(|row| row.event.id == id).map(|row| row.record(rows.now())))
+        let row = rows.sequences.get(&id).and_then(|sequence| rows.by_sequence.get(sequence));
+        Ok(row.map(|row| row.record(rows.now())))
     }
 
     async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
@@ -407,7 +457,7 @@ impl Store for MemoryStore {
         let mut rows = self.lock();
         let dead = rows.dead(filter, limit);
         for sequence in &dead {
-            rows.by_sequence.remove(sequence);
+            rows.remove(*sequence);
         }
         Ok(dead.len() as u64)
     }
@@ -421,7 +471,7 @@ impl Store for MemoryStore {
             .filter(|row| row.outcome == Some(purge.ending) && row.settled_at.is_some_and(|at| at <= cutoff));
         let old: Vec<i64> = old.take(purge.limit as usize).map(|row| row.sequence).collect();
         for sequence in &old {
-            rows.by_sequence.remove(sequence);
+            rows.remove(*sequence);
         }
         Ok(old.len() as u64)
     }
@@ -431,7 +481,9 @@ impl Store for MemoryStore {
     }
 
     async fn migrate_down(&self, _target: u32) -> Result<Vec<u32>> {
-        self.lock().by_sequence.clear();
+        let mut rows = self.lock();
+        rows.by_sequence.clear();
+        rows.sequences.clear();
         Ok(Vec::new())
     }
 
@@ -444,6 +496,41 @@ impl Store for MemoryStore {
     }
 
     async fn close(&self) {}
+}
+
+/// A session on a table in memory: its locks are entries in the table's own list.
+struct MemorySession {
+    store: MemoryStore,
+    worker: WorkerId,
+}
+
+#[async_trait]
+impl Session for MemorySession {
+    fn worker(&self) -> &WorkerId {
+        &self.worker
+    }
+
+    async fn try_lock(&mut self, lock: Lock) -> Result<bool> {
+        let mut rows = self.store.lock();
+        Ok(*rows.locks.entry(lock).or_insert_with(|| self.worker.clone()) == self.worker)
+    }
+
+    async fn unlock(&mut self, lock: Lock) -> Result<()> {
+        self.store.lock().locks.retain(|held, holder| *held != lock || *holder != self.worker);
+        Ok(())
+    }
+
+    async fn check(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn close(self: Box<Self>) {}
+}
+
+impl Drop for MemorySession {
+    fn drop(&mut self) {
+        self.store.lock().locks.retain(|_, holder| *holder != self.worker);
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@
 //! | `mod.rs` | the store, its statements rendered once for its table |
 //! | `insert.rs` | events into the table, duplicates found |
 //! | `queue.rs` | row leases: claim, extend, settle |
+//! | `session.rs` | live workers, and the locks that only one of them holds |
+//! | `wake.rs` | notifications between processes |
 //! | `admin.rs` | look, count, replay, discard, purge |
 //! | `schema.rs` | migrations under a lock, validation against the live table |
 //! | `inbox.rs` | what a consumer has already taken |
@@ -32,6 +34,7 @@ pub(crate) mod mysql;
 pub(crate) mod postgres;
 mod purge;
 mod record;
+mod session;
 mod settlement;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
@@ -39,6 +42,7 @@ pub(crate) mod statement;
 mod table;
 pub(crate) mod tries;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -48,10 +52,11 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::event::Event;
 
-pub use claim::{AttemptLimits, Buried, Claim, Claimed, ClaimedBatch, Mark};
+pub use claim::{AttemptLimits, Buried, Claim, Claimed, ClaimedBatch, Mark, Topics};
 pub use connect::{Dialect, connect};
 pub use filter::{Filter, Page, Status};
 pub use inbox::{InboxStore, MemoryInbox};
+pub(crate) use lease::BirthLease;
 pub use lease::{Lease, WorkerId};
 pub use memory::MemoryStore;
 pub use migrate::{Difference, MigrationState, migration_sql};
@@ -61,6 +66,7 @@ pub use mysql::{MySqlStore, inbox::MySqlInbox};
 pub use postgres::{PostgresStore, inbox::PostgresInbox};
 pub use purge::{Ending, Purge};
 pub use record::{Count, Record, Stats};
+pub use session::{Lock, Notifications, Session};
 pub use settlement::{Keep, Settled, Settlement, Verdict};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, inbox::SqliteInbox};
@@ -148,6 +154,27 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes how leased events ended; only who holds the lease succeeds.
     async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled>;
+
+    // Work together.
+
+    /// The same table through connections of its own, where that makes sense: a service that uses up its
+    /// pool then does not hold up its relay, nor the relay the service. On SQLite and in memory it shares the
+    /// connections, and [`close`](Self::close) closes those of both.
+    fn dedicated(&self) -> Arc<dyn Store>;
+
+    /// Opens a session for a worker.
+    async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>>;
+
+    /// Ends the leases of workers whose session the database knows to be gone; their attempts stay counted.
+    /// Answers with how many. Where the database cannot tell, it does nothing.
+    async fn end_orphaned_leases(&self) -> Result<u64>;
+
+    /// Tells relays in other processes that there is something to claim, where the database can: after a
+    /// commit, never inside a transaction.
+    async fn notify(&self) -> Result<()>;
+
+    /// Listens for such notifications; `None` where the database has none.
+    async fn listen(&self) -> Result<Option<Box<dyn Notifications>>>;
 
     // Operate.
 

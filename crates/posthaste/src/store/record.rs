@@ -36,6 +36,13 @@ pub struct Record {
     pub event: std::result::Result<Event, String>,
 }
 
+impl Record {
+    /// The event's topic, if the event can be read.
+    pub fn topic(&self) -> Option<&str> {
+        self.event.as_ref().ok().map(Event::topic)
+    }
+}
+
 /// A count that stops at a cap, so that its cost does not grow with the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {

@@ -64,9 +64,14 @@ fn sinks_never_see_the_store() {
 }
 
 #[test]
+fn dispatch_sees_sinks_alone() {
+    must_not_see("dispatch", &["store", "produce", "relay", "admin", "inbox"]);
+}
+
+#[test]
 fn sql_lives_in_the_store_alone() {
     let statements = ["INSERT INTO", "UPDATE {", "DELETE FROM", "SELECT ", "CREATE TABLE", "DROP TABLE"];
-    for part in ["event", "error", "produce", "sink", "inbox", "testing", "lib"] {
+    for part in ["event", "error", "produce", "dispatch", "relay", "sink", "inbox", "testing", "lib"] {
         for (path, code) in files(part) {
             for statement in statements {
                 assert!(!code.contains(statement), "{} holds SQL: {statement}", path.display());

@@ -18,9 +18,12 @@ mod harness;
 
 mod architecture;
 mod conformance;
+mod dispatch;
+mod docs;
 mod exclusion;
 mod model;
 mod plain_sql;
 mod postgres;
+mod relay;
 mod rules;
 mod testing;

@@ -3,23 +3,32 @@
 //! A duplicate fails the statement and leaves the transaction as it was; `INSERT IGNORE` would swallow what
 //! else may be wrong with a row, `ON DUPLICATE KEY UPDATE` would lock the first one's row for writing.
 
+use serde_json::{Value, json};
 use sqlx::mysql::{MySqlArguments, MySqlConnection, MySqlQueryResult};
 use sqlx::query::Query;
 use sqlx::{AssertSqlSafe, MySql, Row};
+use uuid::Uuid;
 
 use super::{errors, stored_time};
 use crate::error::{Error, Result};
 use crate::store::columns::Columns;
 use crate::store::insert::{Insert, Named};
 use crate::store::statement::Statement;
-use crate::store::{Dialect, TableName};
+use crate::store::{Dialect, Lease, TableName};
 
 const INTO: &str = "
 INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key,
-                     content_type, headers, payload, payload_bytes, version, occurred_at, available_at)
+                     content_type, headers, payload, payload_bytes, version, occurred_at, available_at{lease_columns})
 VALUES ";
 
-const ROW: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, UTC_TIMESTAMP(6)), COALESCE(?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND))";
+const ROW: &str = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, UTC_TIMESTAMP(6)), COALESCE(?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND){lease_values})";
+
+/// What is put into the two where some rows are leased from the beginning, and left out where none is. For a
+/// row that is not, the values are 0 and null.
+const LEASE: [(&str, &str); 2] = [
+    ("{lease_columns}", ", attempts, locked_by, locked_until"),
+    ("{lease_values}", ", ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND"),
+];
 
 // Locking reads see what has been committed since the transaction began, and each must say so for itself.
 const FIRST: &str = "
@@ -28,28 +37,56 @@ UNION ALL
 (SELECT id, seq FROM {table} WHERE dedupe_key = ? AND namespace = ? AND topic = ? LIMIT 1 LOCK IN SHARE MODE)
 LIMIT 1";
 
+const LEASED: &str = "
+SELECT o.id, o.seq
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', holder VARCHAR(128) PATH '$[1]')) AS l
+  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id)
+ WHERE o.locked_by = l.holder";
+
 /// What an insert executes; the other client libraries execute the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Statements {
     pub(crate) table: TableName,
     into: Statement,
     row: Statement,
+    into_leased: Statement,
+    row_leased: Statement,
     pub(crate) one: Statement,
+    one_leased: Statement,
     pub(crate) first: Statement,
+    leased: Statement,
 }
 
 impl Statements {
     pub(crate) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::MySql, table, sql);
-        let (into, row) = (statement(INTO), statement(ROW));
-        let one = Statement::joined(&[into.text(), row.text()]);
-        Self { table: table.clone(), into, row, one, first: statement(FIRST) }
+        let plain = |sql| LEASE.iter().fold(statement(sql), |sql, (place, _)| sql.with(place, ""));
+        let leased = |sql| LEASE.iter().fold(statement(sql), |sql, (place, lease)| sql.with(place, lease));
+        let (into, row) = (plain(INTO), plain(ROW));
+        let (into_leased, row_leased) = (leased(INTO), leased(ROW));
+        Self {
+            table: table.clone(),
+            one: Statement::joined(&[into.text(), row.text()]),
+            one_leased: Statement::joined(&[into_leased.text(), row_leased.text()]),
+            into,
+            row,
+            into_leased,
+            row_leased,
+            first: statement(FIRST),
+            leased: statement(LEASED),
+        }
     }
 
     /// The insert of this many rows.
     pub(crate) fn many(&self, rows: usize) -> String {
         let rows = vec![self.row.text(); rows].join(", ");
         [self.into.text(), &rows].concat()
+    }
+
+    /// The insert of this many rows of which some are leased.
+    fn many_leased(&self, rows: usize) -> String {
+        let rows = vec![self.row_leased.text(); rows].join(", ");
+        [self.into_leased.text(), &rows].concat()
     }
 }
 
@@ -68,8 +105,11 @@ impl Insert for Client<'_> {
     }
 
     async fn insert_one(&mut self, event: &Columns<'_>) -> Result<Vec<Named>> {
-        let written =
-            bind(sqlx::query(self.statements.one.sql()), event).execute(&mut *self.connection).await;
+        let query = match event.lease {
+            Some(_) => bind_leased(sqlx::query(self.statements.one_leased.sql()), event),
+            None => bind(sqlx::query(self.statements.one.sql()), event),
+        };
+        let written = query.execute(&mut *self.connection).await;
         Ok(self
             .unless_duplicate(written)?
             .map(|done| Named { sequence: sequence(&done), ..named(event) })
@@ -78,8 +118,14 @@ impl Insert for Client<'_> {
     }
 
     async fn insert_many(&mut self, events: &[Columns<'_>]) -> Result<Vec<Named>> {
-        let query = sqlx::query(AssertSqlSafe(self.statements.many(events.len()))).persistent(false);
-        let written = events.iter().fold(query, bind).execute(&mut *self.connection).await;
+        let query = if events.iter().any(|event| event.lease.is_some()) {
+            let query = sqlx::query(AssertSqlSafe(self.statements.many_leased(events.len())));
+            events.iter().fold(query, bind_leased)
+        } else {
+            let query = sqlx::query(AssertSqlSafe(self.statements.many(events.len())));
+            events.iter().fold(query, bind)
+        };
+        let written = query.persistent(false).execute(&mut *self.connection).await;
         if self.unless_duplicate(written)?.is_some() {
             return Ok(events.iter().map(named).collect());
         }
@@ -113,6 +159,21 @@ impl Insert for Client<'_> {
 }
 
 impl Client<'_> {
+    /// Which of the leases this transaction still has rows for, and their sequences.
+    pub(crate) async fn find_leased(&mut self, leases: &[&Lease]) -> Result<Vec<(Uuid, i64)>> {
+        let leases = leases.iter().map(|l| json!([l.id.simple().to_string(), &*l.holder])).collect();
+        sqlx::query_as(self.statements.leased.sql())
+            .bind(Value::Array(leases).to_string())
+            .fetch_all(&mut *self.connection)
+            .await
+            .map_err(|error| self.error(error))
+    }
+
+    /// Nothing to ask: a statement that fails leaves the transaction as it was, or ends it.
+    pub(crate) async fn probe(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn unless_duplicate(&self, written: sqlx::Result<MySqlQueryResult>) -> Result<Option<MySqlQueryResult>> {
         match written {
             Ok(done) => Ok(Some(done)),
@@ -156,4 +217,12 @@ fn bind<'q>(
         .bind(event.occurred_at.map(stored_time))
         .bind(event.available_at.map(stored_time))
         .bind(event.delay)
+}
+
+/// Binds the values of one row that may be leased.
+fn bind_leased<'q>(
+    query: Query<'q, MySql, MySqlArguments>,
+    event: &Columns<'_>,
+) -> Query<'q, MySql, MySqlArguments> {
+    bind(query, event).bind(event.attempts()).bind(event.locked_by()).bind(event.lease_length())
 }

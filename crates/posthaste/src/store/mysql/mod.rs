@@ -7,6 +7,8 @@ pub(crate) mod inbox;
 pub(crate) mod insert;
 mod queue;
 pub(crate) mod schema;
+mod session;
+mod wake;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +26,8 @@ use super::migrate::Family;
 use super::settlement::{lost, rounds};
 use super::tries::Tries;
 use super::{
-    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState, Page,
-    Purge, Record, Settled, Settlement, Stats, Store, TableName,
+    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState,
+    Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store, TableName, WorkerId,
 };
 use crate::error::Result;
 use crate::event::Event;
@@ -64,7 +66,7 @@ impl MySqlStore {
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
         let options: MySqlConnectOptions =
             url.parse().map_err(|error| errors::connecting(error, &table, "MySQL"))?;
-        let place = format!("MySQL at {}:{}", options.get_host(), options.get_port());
+        let place = place(&options);
         // A pool would try again until its timeout and then say nothing but that.
         let mut first =
             in_time(options.connect()).await.map_err(|error| errors::connecting(error, &table, &place))?;
@@ -81,6 +83,11 @@ impl MySqlStore {
     /// The statements that write events, for the producers.
     pub(crate) fn insert_statements(&self) -> &insert::Statements {
         &self.statements.insert
+    }
+
+    /// A transaction for a producer.
+    pub(crate) async fn begin(&self) -> Result<Transaction<'static, MySql>> {
+        self.pool.begin().await.map_err(|e| self.error(e))
     }
 
     async fn extend_round(&self, round: &[&Lease], length: Duration) -> Result<Vec<Uuid>> {
@@ -193,6 +200,33 @@ impl Store for MySqlStore {
         Ok(settled)
     }
 
+    fn dedicated(&self) -> Arc<dyn Store> {
+        // A broken connection is an error that a relay retries; a ping before every statement is a cost.
+        let pool = MySqlPoolOptions::new()
+            .max_connections(4)
+            .acquire_timeout(Duration::from_secs(10))
+            .idle_timeout(Duration::from_secs(60))
+            .test_before_acquire(false)
+            .connect_lazy_with(self.pool.connect_options().as_ref().clone());
+        Arc::new(Self { pool, ..self.clone() })
+    }
+
+    async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>> {
+        session::open(&self.pool, &self.table, worker).await
+    }
+
+    async fn end_orphaned_leases(&self) -> Result<u64> {
+        session::end_orphaned_leases(&self.pool, &self.table).await
+    }
+
+    async fn notify(&self) -> Result<()> {
+        wake::notify(&self.pool, &self.table).await
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Notifications>>> {
+        wake::listen(&self.pool, &self.table).await
+    }
+
     async fn get(&self, id: Uuid) -> Result<Option<Record>> {
         admin::get(&self.pool, &self.table, id).await.map_err(|e| self.error(e))
     }
@@ -245,6 +279,11 @@ impl Store for MySqlStore {
 /// A transaction that locks the rows it reads and no gaps between them, so that producers never wait for it.
 async fn begin(pool: &MySqlPool) -> sqlx::Result<Transaction<'static, MySql>> {
     pool.begin_with("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION").await
+}
+
+/// Where these options lead, for people.
+fn place(options: &MySqlConnectOptions) -> String {
+    format!("MySQL at {}:{}", options.get_host(), options.get_port())
 }
 
 /// The event of a row that begins with [`EVENT_COLUMNS`], or why it cannot be read.

@@ -26,11 +26,16 @@ SELECT {columns}, seq, attempts, created_at, locked_by, last_error
    AND available_at <= UTC_TIMESTAMP(6)
    AND (locked_until IS NULL OR locked_until <= UTC_TIMESTAMP(6))
    {after}
+   {topics}
  ORDER BY available_at, seq
  LIMIT ?
    FOR UPDATE SKIP LOCKED";
 
 const AFTER: &str = "AND available_at >= ? AND (available_at > ? OR seq > ?)";
+
+const ONLY: &str = "AND JSON_CONTAINS(?, JSON_QUOTE(topic))";
+
+const EXCEPT: &str = "AND NOT JSON_CONTAINS(?, JSON_QUOTE(topic))";
 
 const LEASE: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS l
@@ -76,10 +81,18 @@ DELETE o
   FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]')) AS s
   STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(s.id)";
 
+/// The reads of all topics, of some, and of all but some.
+#[derive(Debug)]
+struct Selects {
+    all: Statement,
+    only: Statement,
+    except: Statement,
+}
+
 #[derive(Debug)]
 pub(super) struct Statements {
-    select: Statement,
-    select_after: Statement,
+    select: Selects,
+    select_after: Selects,
     lease: Statement,
     bury: Statement,
     held: Statement,
@@ -92,10 +105,17 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::MySql, table, sql);
-        let select = |after| statement(SELECT).with("{after}", after).with("{columns}", EVENT_COLUMNS);
+        let select = |after, topics| {
+            statement(SELECT).with("{after}", after).with("{topics}", topics).with("{columns}", EVENT_COLUMNS)
+        };
+        let selects = |after| Selects {
+            all: select(after, ""),
+            only: select(after, ONLY),
+            except: select(after, EXCEPT),
+        };
         Self {
-            select: select(""),
-            select_after: select(AFTER),
+            select: selects(""),
+            select_after: selects(AFTER),
             lease: statement(LEASE),
             bury: statement(BURY),
             held: statement(HELD).with("{lock}", "FOR UPDATE SKIP LOCKED"),
@@ -115,13 +135,16 @@ pub(super) async fn claim(
 ) -> sqlx::Result<ClaimedBatch> {
     let holder = claim.worker.next_holder();
     let mut tx = begin(pool).await?;
-    let query = match claim.after {
-        None => sqlx::query(statements.select.sql()),
-        Some(mark) => {
-            let at = stored_time(mark.available_at);
-            sqlx::query(statements.select_after.sql()).bind(at).bind(at).bind(mark.sequence)
-        }
-    };
+    let Selects { all, only, except } =
+        if claim.after.is_some() { &statements.select_after } else { &statements.select };
+    let mut query = sqlx::query(claim.topics.choose([all, only, except]).sql());
+    if let Some(mark) = claim.after {
+        let at = stored_time(mark.available_at);
+        query = query.bind(at).bind(at).bind(mark.sequence);
+    }
+    if let Some(topics) = claim.topics.json() {
+        query = query.bind(topics);
+    }
     let rows = query.bind(claim.limit).fetch_all(&mut *tx).await?;
     let (mut batch, dead) = read_batch(&rows, &holder, claim)?;
     batch.mark = batch.mark.or(claim.after);

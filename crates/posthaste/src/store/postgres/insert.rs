@@ -6,36 +6,47 @@
 
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
+use uuid::Uuid;
 
 use super::errors;
 use crate::error::Result;
 use crate::store::columns::{Columns, time_text};
 use crate::store::insert::{Insert, Named};
 use crate::store::statement::Statement;
-use crate::store::{Dialect, TableName};
+use crate::store::{Dialect, Lease, TableName};
 
 const ONE: &str = "
 INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key,
-                     content_type, headers, payload, payload_bytes, version, occurred_at, available_at)
+                     content_type, headers, payload, payload_bytes, version, occurred_at, available_at{lease_columns})
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::json, $11::text::json, $12, $13,
         coalesce($14::text::timestamp AT TIME ZONE 'UTC', clock_timestamp()),
-        coalesce($15::text::timestamp AT TIME ZONE 'UTC', clock_timestamp() + $16::bigint * interval '1 microsecond'))
+        coalesce($15::text::timestamp AT TIME ZONE 'UTC', clock_timestamp() + $16::bigint * interval '1 microsecond'){lease_values})
 ON CONFLICT DO NOTHING
 RETURNING id, seq";
 
 const MANY: &str = "
 INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key,
-                     content_type, headers, payload, payload_bytes, version, occurred_at, available_at)
+                     content_type, headers, payload, payload_bytes, version, occurred_at, available_at{lease_columns})
 SELECT id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key,
        content_type, headers::json, payload::json, payload_bytes, version,
        coalesce(occurred_at::timestamp AT TIME ZONE 'UTC', clock_timestamp()),
-       coalesce(available_at::timestamp AT TIME ZONE 'UTC', clock_timestamp() + delay * interval '1 microsecond')
+       coalesce(available_at::timestamp AT TIME ZONE 'UTC', clock_timestamp() + delay * interval '1 microsecond'){lease_selected}
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[],
-              $9::text[], $10::text[], $11::text[], $12::bytea[], $13::int[], $14::text[], $15::text[], $16::bigint[])
+              $9::text[], $10::text[], $11::text[], $12::bytea[], $13::int[], $14::text[], $15::text[], $16::bigint[]{lease_arrays})
     AS e(id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key,
-         content_type, headers, payload, payload_bytes, version, occurred_at, available_at, delay)
+         content_type, headers, payload, payload_bytes, version, occurred_at, available_at, delay{lease_names})
 ON CONFLICT DO NOTHING
 RETURNING id, seq";
+
+/// What is put into the two where some rows are leased from the beginning, and left out where none is. For a
+/// row that is not, the values are 0 and null.
+const LEASE: [(&str, &str); 5] = [
+    ("{lease_columns}", ", attempts, locked_by, locked_until"),
+    ("{lease_values}", ", $17, $18, clock_timestamp() + $19::bigint * interval '1 microsecond'"),
+    ("{lease_selected}", ", attempts, locked_by, clock_timestamp() + lease * interval '1 microsecond'"),
+    ("{lease_arrays}", ", $17::int[], $18::text[], $19::bigint[]"),
+    ("{lease_names}", ", attempts, locked_by, lease"),
+];
 
 const FIRST: &str = "
 SELECT d.id, f.id, f.seq
@@ -47,19 +58,39 @@ SELECT d.id, f.id, f.seq
         WHERE o.namespace = d.namespace AND o.topic = d.topic AND o.dedupe_key = d.dedupe_key
        LIMIT 1) f";
 
+const LEASED: &str = "
+SELECT o.id, o.seq
+  FROM unnest($1::uuid[], $2::text[]) AS l(id, holder)
+  JOIN {table} AS o ON o.id = l.id AND o.locked_by = l.holder";
+
+const PROBE: &str = "SELECT 1";
+
 /// What an insert executes; the other client libraries execute the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Statements {
     pub(crate) table: TableName,
     pub(crate) one: Statement,
     pub(crate) many: Statement,
+    one_leased: Statement,
+    many_leased: Statement,
     pub(crate) first: Statement,
+    leased: Statement,
 }
 
 impl Statements {
     pub(crate) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::Postgres, table, sql);
-        Self { table: table.clone(), one: statement(ONE), many: statement(MANY), first: statement(FIRST) }
+        let plain = |sql| LEASE.iter().fold(statement(sql), |sql, (place, _)| sql.with(place, ""));
+        let leased = |sql| LEASE.iter().fold(statement(sql), |sql, (place, lease)| sql.with(place, lease));
+        Self {
+            table: table.clone(),
+            one: plain(ONE),
+            many: plain(MANY),
+            one_leased: leased(ONE),
+            many_leased: leased(MANY),
+            first: statement(FIRST),
+            leased: statement(LEASED),
+        }
     }
 }
 
@@ -75,7 +106,8 @@ impl Insert for Client<'_> {
     }
 
     async fn insert_one(&mut self, event: &Columns<'_>) -> Result<Vec<Named>> {
-        let row = sqlx::query(self.statements.one.sql())
+        let Statements { one, one_leased, .. } = self.statements;
+        let mut query = sqlx::query(if event.lease.is_some() { one_leased } else { one }.sql())
             .bind(event.id)
             .bind(event.topic)
             .bind(event.event_type)
@@ -91,7 +123,11 @@ impl Insert for Client<'_> {
             .bind(event.version)
             .bind(event.occurred_at.map(time_text))
             .bind(event.available_at.map(time_text))
-            .bind(event.delay)
+            .bind(event.delay);
+        if event.lease.is_some() {
+            query = query.bind(event.attempts()).bind(event.locked_by()).bind(event.lease_length());
+        }
+        let row = query
             .fetch_optional(&mut *self.connection)
             .await
             .map_err(|error| errors::classify(error, &self.statements.table))?;
@@ -99,7 +135,9 @@ impl Insert for Client<'_> {
     }
 
     async fn insert_many(&mut self, events: &[Columns<'_>]) -> Result<Vec<Named>> {
-        let rows = sqlx::query(self.statements.many.sql())
+        let Statements { many, many_leased, .. } = self.statements;
+        let leased = events.iter().any(|e| e.lease.is_some());
+        let mut query = sqlx::query(if leased { many_leased } else { many }.sql())
             .bind(events.iter().map(|e| e.id).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.topic).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.event_type).collect::<Vec<_>>())
@@ -115,7 +153,14 @@ impl Insert for Client<'_> {
             .bind(events.iter().map(|e| e.version).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.occurred_at.map(time_text)).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.available_at.map(time_text)).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.delay).collect::<Vec<_>>())
+            .bind(events.iter().map(|e| e.delay).collect::<Vec<_>>());
+        if leased {
+            query = query
+                .bind(events.iter().map(Columns::attempts).collect::<Vec<_>>())
+                .bind(events.iter().map(Columns::locked_by).collect::<Vec<_>>())
+                .bind(events.iter().map(Columns::lease_length).collect::<Vec<_>>());
+        }
+        let rows = query
             .fetch_all(&mut *self.connection)
             .await
             .map_err(|error| errors::classify(error, &self.statements.table))?;
@@ -137,6 +182,25 @@ impl Insert for Client<'_> {
         rows.iter()
             .map(|row| found(row).map_err(|error| errors::classify(error, &self.statements.table)))
             .collect()
+    }
+}
+
+impl Client<'_> {
+    /// Which of the leases this transaction still has rows for, and their sequences.
+    pub(crate) async fn find_leased(&mut self, leases: &[&Lease]) -> Result<Vec<(Uuid, i64)>> {
+        sqlx::query_as(self.statements.leased.sql())
+            .bind(leases.iter().map(|l| l.id).collect::<Vec<_>>())
+            .bind(leases.iter().map(|l| &*l.holder).collect::<Vec<_>>())
+            .fetch_all(&mut *self.connection)
+            .await
+            .map_err(|error| errors::classify(error, &self.statements.table))
+    }
+
+    /// Fails if the transaction can only roll back any more, which a commit would do without a word: after a
+    /// statement has failed, every other one does.
+    pub(crate) async fn probe(&mut self) -> Result<()> {
+        let probed = sqlx::query(PROBE).execute(&mut *self.connection).await;
+        probed.map(drop).map_err(|error| errors::classify(error, &self.statements.table))
     }
 }
 

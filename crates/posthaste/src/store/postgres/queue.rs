@@ -1,5 +1,5 @@
 //! Row leases. A claim changes only columns that no index mentions, so that it stays a heap-only update;
-//! claims, extensions and settlements are single statements on arrays.
+//! claims, extensions and settlements are single statements on arrays, none of which waits for the disk.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::store::statement::Statement;
 use crate::store::{Buried, Claim, Claimed, ClaimedBatch, Dialect, Keep, Lease, Mark, Settlement, TableName};
 
 // $1 holder, $2 lease, $3 limit, $4 attempt limit, $5 attempt limits by topic, $6 why a spent row is dead that left no error,
-// $7 and $8 the mark. A row is spent when it has no attempt left; the first attempt always is.
+// $7 and $8 the mark, then the topics. A row is spent when it has no attempt left; the first attempt always is.
 const CLAIM: &str = "
 UPDATE {table} AS o
    SET attempts     = CASE WHEN {spent} THEN o.attempts ELSE o.attempts + 1 END,
@@ -33,26 +33,37 @@ UPDATE {table} AS o
           AND available_at <= now()
           AND (locked_until IS NULL OR locked_until <= now())
           {after}
+          {topics}
         ORDER BY available_at, seq
         LIMIT $3
           FOR UPDATE SKIP LOCKED))
+   AND {unsynced}
 RETURNING {columns}, seq, attempts, created_at, outcome, last_error";
 
 const SPENT: &str = "(o.attempts > 0 AND o.attempts >= coalesce(($5::jsonb ->> o.topic)::int, $4))";
 
 const AFTER: &str = "AND (available_at, seq) > ($7, $8)";
 
+const ONLY: [&str; 2] = ["AND topic = ANY ($7)", "AND topic = ANY ($9)"];
+
+const EXCEPT: [&str; 2] = ["AND topic <> ALL ($7)", "AND topic <> ALL ($9)"];
+
+// What is lost with a crash of the server is done once more: an event is delivered at least once anyway. The
+// setting lasts as long as the statement's own transaction, so that no session is changed (a pooler may share
+// it) and whatever else the connection commits waits as before.
+const UNSYNCED: &str = "(SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL";
+
 const BURY: &str = "
 UPDATE {table} AS o
    SET outcome = 'dead', settled_at = now(), last_error = d.reason, locked_by = NULL, locked_until = NULL
   FROM unnest($2::uuid[], $3::text[]) AS d(id, reason)
- WHERE o.id = d.id AND o.locked_by = $1 AND o.outcome IS NULL";
+ WHERE o.id = d.id AND o.locked_by = $1 AND o.outcome IS NULL AND {unsynced}";
 
 const EXTEND: &str = "
 UPDATE {table} AS o
    SET locked_until = now() + $1 * interval '1 microsecond'
   FROM unnest($2::uuid[], $3::text[], $4::int[]) AS l(id, holder, attempt)
- WHERE o.id = l.id AND o.locked_by = l.holder AND o.attempts = l.attempt AND o.outcome IS NULL
+ WHERE o.id = l.id AND o.locked_by = l.holder AND o.attempts = l.attempt AND o.outcome IS NULL AND {unsynced}
 RETURNING o.id";
 
 // Verdicts: 0 delivered, 1 retry, 2 dead, 3 released.
@@ -67,13 +78,14 @@ UPDATE {table} AS o
        locked_until = NULL
   FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[])
     AS s(id, holder, attempt, verdict, delay, error)
- WHERE o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL
+ WHERE o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL AND {unsynced}
 RETURNING o.id";
 
 const SETTLE_DELETING: &str = "
 WITH s AS (
     SELECT * FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[])
                AS s(id, holder, attempt, verdict, delay, error)
+     WHERE {unsynced}
 ), deleted AS (
     DELETE FROM {table} AS o
      USING s
@@ -94,10 +106,18 @@ WITH s AS (
 )
 SELECT id FROM deleted UNION ALL SELECT id FROM updated";
 
+/// The claims of all topics, of some, and of all but some.
+#[derive(Debug)]
+struct Claims {
+    all: Statement,
+    only: Statement,
+    except: Statement,
+}
+
 #[derive(Debug)]
 pub(super) struct Statements {
-    claim: Statement,
-    claim_after: Statement,
+    claim: Claims,
+    claim_after: Claims,
     bury: Statement,
     extend: Statement,
     settle: Statement,
@@ -106,17 +126,22 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
-        let statement = |sql| Statement::new(Dialect::Postgres, table, sql);
-        let claim = |after| {
+        let statement = |sql| Statement::new(Dialect::Postgres, table, sql).with("{unsynced}", UNSYNCED);
+        let claim = |after, topics| {
             statement(CLAIM)
                 .with("{spent}", SPENT)
                 .with("{after}", after)
+                .with("{topics}", topics)
                 .with("{before_it}", BEFORE_IT)
                 .with("{columns}", EVENT_COLUMNS)
         };
         Self {
-            claim: claim(""),
-            claim_after: claim(AFTER),
+            claim: Claims { all: claim("", ""), only: claim("", ONLY[0]), except: claim("", EXCEPT[0]) },
+            claim_after: Claims {
+                all: claim(AFTER, ""),
+                only: claim(AFTER, ONLY[1]),
+                except: claim(AFTER, EXCEPT[1]),
+            },
             bury: statement(BURY),
             extend: statement(EXTEND),
             settle: statement(SETTLE),
@@ -132,8 +157,9 @@ pub(super) async fn claim(
     claim: &Claim,
 ) -> sqlx::Result<ClaimedBatch> {
     let holder = claim.worker.next_holder();
-    let statement = if claim.after.is_some() { &statements.claim_after } else { &statements.claim };
-    let mut query = sqlx::query(statement.sql())
+    let Claims { all, only, except } =
+        if claim.after.is_some() { &statements.claim_after } else { &statements.claim };
+    let mut query = sqlx::query(claim.topics.choose([all, only, except]).sql())
         .bind(&*holder)
         .bind(micros(claim.lease))
         .bind(i64::from(claim.limit))
@@ -142,6 +168,9 @@ pub(super) async fn claim(
         .bind(EXHAUSTED);
     if let Some(mark) = claim.after {
         query = query.bind(mark.available_at).bind(mark.sequence);
+    }
+    if let Some(topics) = claim.topics.named() {
+        query = query.bind(topics);
     }
     let rows = query.fetch_all(pool).await?;
     let (mut batch, undecodable) = read_batch(&rows, &holder)?;

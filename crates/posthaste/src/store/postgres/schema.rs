@@ -4,6 +4,7 @@ use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::{AssertSqlSafe, Row};
 
 use super::errors::classify;
+use super::wake;
 use crate::error::Result;
 use crate::store::migrate::{
     self, Applied, Expected, Family, Found, Migration, migrations, refuse_newer, refuse_other, render,
@@ -11,7 +12,7 @@ use crate::store::migrate::{
 use crate::store::{Dialect, Difference, MigrationState, TableName};
 
 /// One lock for all migrations of a database: any number, but this one for ever.
-const LOCK: i64 = 0x706f_7374_6861_7374;
+pub(super) const LOCK: i64 = 0x706f_7374_6861_7374;
 
 const APPLIED: &str =
     "SELECT version, name, applied_at FROM {ledger} WHERE table_name = '{name}' ORDER BY version";
@@ -46,6 +47,10 @@ pub(crate) async fn down(pool: &PgPool, table: &TableName, family: Family, targe
     let mut done = Vec::new();
     let above = |m: &&Migration| m.version > target && applied.iter().any(|a| a.version == m.version);
     for migration in known.iter().rev().filter(above) {
+        if family == Family::Outbox && migration.version == 1 {
+            // The table takes its triggers along, but not their functions.
+            run(&mut tx, table, wake::NO_TRIGGER).await?;
+        }
         run(&mut tx, table, migration.down).await?;
         sqlx::query(AssertSqlSafe(render(Dialect::Postgres, table, FORGET)))
             .bind(migration.version as i32)
@@ -210,7 +215,7 @@ async fn exists(connection: &mut PgConnection, name: &TableName, table: &TableNa
         .map_err(|e| classify(e, table))
 }
 
-async fn run(connection: &mut PgConnection, table: &TableName, sql: &str) -> Result<()> {
+pub(super) async fn run(connection: &mut PgConnection, table: &TableName, sql: &str) -> Result<()> {
     sqlx::raw_sql(AssertSqlSafe(render(Dialect::Postgres, table, sql)))
         .execute(connection)
         .await

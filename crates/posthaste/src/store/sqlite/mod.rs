@@ -6,13 +6,15 @@ pub(crate) mod inbox;
 pub(crate) mod insert;
 mod queue;
 pub(crate) mod schema;
+mod session;
+mod wake;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteRow};
-use sqlx::{ConnectOptions, Connection, Row};
+use sqlx::{ConnectOptions, Connection, Row, Sqlite, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -23,8 +25,8 @@ use super::migrate::Family;
 use super::settlement::{lost, rounds};
 use super::tries::Tries;
 use super::{
-    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState, Page,
-    Purge, Record, Settled, Settlement, Stats, Store, TableName,
+    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState,
+    Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store, TableName, WorkerId,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -77,8 +79,9 @@ impl SqliteStore {
             // A file that may only be read stays in the mode it has.
             _ => {}
         }
+        // One writes at a time; each has a page cache of its own.
         let pool = SqlitePoolOptions::new()
-            .max_connections(4)
+            .max_connections(2)
             .acquire_timeout(Duration::from_secs(10))
             .connect_lazy_with(options);
         first.close().await.map_err(|error| errors::connecting(error, &table, &place))?;
@@ -88,6 +91,11 @@ impl SqliteStore {
     /// The statements that write events, for the producers.
     pub(crate) fn insert_statements(&self) -> &insert::Statements {
         &self.statements.insert
+    }
+
+    /// A transaction for a producer, which is going to write.
+    pub(crate) async fn begin(&self) -> Result<Transaction<'static, Sqlite>> {
+        self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(|e| self.error(e))
     }
 
     async fn extend_round(&self, round: &[&Lease], length: Duration) -> Result<Vec<Uuid>> {
@@ -186,6 +194,27 @@ impl Store for SqliteStore {
             self.settle_round(&round, keep, &mut settled).await?;
         }
         Ok(settled)
+    }
+
+    fn dedicated(&self) -> Arc<dyn Store> {
+        // More connections would not let in more writers, and a database in memory is its pool's alone.
+        Arc::new(self.clone())
+    }
+
+    async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>> {
+        session::open(&self.pool, &self.table, worker).await
+    }
+
+    async fn end_orphaned_leases(&self) -> Result<u64> {
+        session::end_orphaned_leases(&self.pool, &self.table).await
+    }
+
+    async fn notify(&self) -> Result<()> {
+        wake::notify(&self.pool, &self.table).await
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Notifications>>> {
+        wake::listen(&self.pool, &self.table).await
     }
 
     async fn get(&self, id: Uuid) -> Result<Option<Record>> {

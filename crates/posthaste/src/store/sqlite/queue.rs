@@ -17,7 +17,7 @@ use crate::store::{
 };
 
 // ?1 holder, ?2 lease, ?3 limit, ?4 attempt limit, ?5 attempt limits by topic, ?6 why a spent row is dead that left no error,
-// ?7 and ?8 the mark. A row is spent when it has no attempt left; the first attempt always is.
+// ?7 and ?8 the mark, ?9 the topics. A row is spent when it has no attempt left; the first attempt always is.
 const CLAIM: &str = "
 UPDATE {table}
    SET attempts     = CASE WHEN {spent} THEN attempts ELSE attempts + 1 END,
@@ -34,6 +34,7 @@ UPDATE {table}
           AND available_at <= {now}
           AND (locked_until IS NULL OR locked_until <= {now})
           {after}
+          {topics}
         ORDER BY available_at, seq
         LIMIT ?3)
 RETURNING {columns}, seq, attempts, created_at, outcome, last_error";
@@ -42,6 +43,10 @@ const SPENT: &str =
     "(attempts > 0 AND attempts >= coalesce((SELECT value FROM json_each(?5) WHERE key = topic), ?4))";
 
 const AFTER: &str = "AND (available_at, seq) > (?7, ?8)";
+
+const ONLY: &str = "AND topic IN (SELECT value FROM json_each(?9))";
+
+const EXCEPT: &str = "AND topic NOT IN (SELECT value FROM json_each(?9))";
 
 const BURY: &str = "
 UPDATE {table}
@@ -82,10 +87,18 @@ DELETE FROM {table}
          JOIN {table} AS o ON o.seq = s.seq AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL)
 RETURNING id";
 
+/// The claims of all topics, of some, and of all but some.
+#[derive(Debug)]
+struct Claims {
+    all: Statement,
+    only: Statement,
+    except: Statement,
+}
+
 #[derive(Debug)]
 pub(super) struct Statements {
-    claim: Statement,
-    claim_after: Statement,
+    claim: Claims,
+    claim_after: Claims,
     bury: Statement,
     extend: Statement,
     settle: Statement,
@@ -95,16 +108,19 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::Sqlite, table, sql);
-        let claim = |after| {
+        let claim = |after, topics| {
             statement(CLAIM)
                 .with("{spent}", SPENT)
                 .with("{after}", after)
+                .with("{topics}", topics)
                 .with("{before_it}", BEFORE_IT)
                 .with("{columns}", EVENT_COLUMNS)
         };
+        let claims =
+            |after| Claims { all: claim(after, ""), only: claim(after, ONLY), except: claim(after, EXCEPT) };
         Self {
-            claim: claim(""),
-            claim_after: claim(AFTER),
+            claim: claims(""),
+            claim_after: claims(AFTER),
             bury: statement(BURY),
             extend: statement(EXTEND),
             settle: statement(SETTLE),
@@ -125,16 +141,24 @@ pub(super) async fn claim(
     claim: &Claim,
 ) -> sqlx::Result<ClaimedBatch> {
     let holder = claim.worker.next_holder();
-    let statement = if claim.after.is_some() { &statements.claim_after } else { &statements.claim };
-    let mut query = sqlx::query(statement.sql())
+    let Claims { all, only, except } =
+        if claim.after.is_some() { &statements.claim_after } else { &statements.claim };
+    let mut query = sqlx::query(claim.topics.choose([all, only, except]).sql())
         .bind(holder.to_string())
         .bind(micros(claim.lease))
         .bind(claim.limit)
         .bind(claim.attempts.default_limit())
         .bind(claim.attempts.topics_json())
         .bind(EXHAUSTED);
-    if let Some(mark) = claim.after {
-        query = query.bind(stored_time(mark.available_at)).bind(mark.sequence);
+    match (claim.after, claim.topics.json()) {
+        (None, None) => {}
+        (Some(mark), None) => query = query.bind(stored_time(mark.available_at)).bind(mark.sequence),
+        (mark, Some(topics)) => {
+            query = query
+                .bind(mark.map(|mark| stored_time(mark.available_at)))
+                .bind(mark.map(|mark| mark.sequence))
+                .bind(topics);
+        }
     }
     let rows = query.fetch_all(pool).await?;
     let (mut batch, undecodable) = read_batch(&rows, &holder)?;

@@ -1,10 +1,10 @@
 //! Leases: who gets what, for how long, how often.
 //!
-//! Rows of the contract: RE1, RE2, RT2, RT5, ST5, ST7.
+//! Rows of the contract: RE1, RE2, RT2, RT3, RT5, ST5, ST7.
 
 use std::time::Duration;
 
-use posthaste::store::{AttemptLimits, Claim, Filter, Keep, Page, Settlement, Status};
+use posthaste::store::{AttemptLimits, Claim, ClaimedBatch, Filter, Keep, Page, Settlement, Status, Topics};
 
 use crate::harness::{Db, Kind, MINUTE, event, worker};
 
@@ -19,6 +19,7 @@ conformance!(
     rt5_a_crash_at_the_last_attempt_keeps_the_error_before_it,
     claims_continue_from_a_mark_and_sweep_without_it,
     re1_two_claims_of_one_worker_are_two_holders,
+    rt3_a_claim_is_of_some_topics_or_of_all_but_some,
 );
 
 conformance_sql!(
@@ -265,4 +266,31 @@ async fn st7_rows_that_no_program_could_read_are_refused(db: &Db) {
         }
     }
     assert_eq!(db.store().count(&Filter::all(), 10).await.unwrap().n, 0);
+}
+
+async fn rt3_a_claim_is_of_some_topics_or_of_all_but_some(db: &Db) {
+    let odd = "odd \"quoted\" ünïcode";
+    for n in 0..3 {
+        db.enqueue_numbers("a", n..n + 1).await;
+        db.enqueue_numbers("b", n..n + 1).await;
+        db.enqueue_numbers(odd, n..n + 1).await;
+    }
+    let me = worker();
+    let claim = |topics| Claim::by(me.clone()).limit(2).lease(MINUTE).topics(topics);
+    let topics = |batch: &ClaimedBatch| -> Vec<String> {
+        batch.events.iter().map(|claimed| claimed.event.topic().to_owned()).collect()
+    };
+    let only = Topics::Only(vec![odd.to_owned(), "none".to_owned()]);
+    let batch = db.store().claim(&claim(only.clone())).await.unwrap();
+    assert_eq!(topics(&batch), [odd, odd]);
+    let batch = db.store().claim(&claim(only).after(batch.mark)).await.unwrap();
+    assert_eq!(topics(&batch), [odd], "from where the last one left off");
+    let except = Topics::Except(vec![odd.to_owned(), "a".to_owned()]);
+    let batch = db.store().claim(&claim(except.clone())).await.unwrap();
+    assert_eq!(topics(&batch), ["b", "b"]);
+    let batch = db.store().claim(&claim(except).after(batch.mark)).await.unwrap();
+    assert_eq!(topics(&batch), ["b"]);
+    assert!(db.store().claim(&claim(Topics::Only(Vec::new()))).await.unwrap().events.is_empty());
+    let batch = db.store().claim(&claim(Topics::Except(Vec::new())).limit(10)).await.unwrap();
+    assert_eq!(topics(&batch), ["a", "a", "a"]);
 }

@@ -2,11 +2,14 @@
 
 mod admin;
 mod bad_input;
+mod begin;
 mod claim;
 mod enqueue;
 mod hooks;
 mod inbox;
 mod migrate;
+mod operate;
 mod purge;
 mod race;
+mod session;
 mod settle;

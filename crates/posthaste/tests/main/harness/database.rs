@@ -13,6 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Executor, MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
 use uuid::Uuid;
 
+use super::private::PrivateServer;
 use super::servers::{target, url};
 use super::transaction::Tx;
 
@@ -30,14 +31,21 @@ pub enum Kind {
 /// How the outbox under test differs from the default.
 #[derive(Default, Clone)]
 pub struct Setup {
+    /// Another table than `outbox`, to know its statements and metrics from those of other tests.
+    pub table: Option<String>,
     pub max_payload: Option<usize>,
     pub strict_topics: bool,
     pub hooks: Vec<Arc<dyn Hook>>,
     pub trace: Option<posthaste::produce::TraceContext>,
+    /// How long SQLite waits for a file that is locked.
+    pub busy_timeout: Option<Duration>,
 }
 
 impl Setup {
     fn build<B: Backend>(self, mut builder: OutboxBuilder<B>) -> Outbox<B> {
+        if let Some(table) = self.table {
+            builder = builder.table(table);
+        }
         if let Some(bytes) = self.max_payload {
             builder = builder.max_payload(bytes);
         }
@@ -60,6 +68,7 @@ pub struct Db {
     handle: Handle,
     store: Arc<dyn Store>,
     place: String,
+    server: String,
 }
 
 pub enum Handle {
@@ -88,38 +97,55 @@ impl Db {
 
     /// A new, migrated one with these settings.
     pub async fn with(kind: Kind, setup: Setup) -> Self {
-        let db = Self::bare(kind, setup).await;
-        db.store.migrate_up().await.unwrap();
-        match &db.handle {
+        Self::bare(kind, setup).await.migrated().await
+    }
+
+    /// A new, migrated one on a server of the test's own.
+    pub async fn on(server: &PrivateServer) -> Self {
+        Self::at(server.url(), server.kind(), Setup::default()).await.migrated().await
+    }
+
+    async fn migrated(self) -> Self {
+        self.store.migrate_up().await.unwrap();
+        match &self.handle {
             Handle::Postgres(sql) => sql.inbox.migrate().await.map(drop),
             Handle::MySql(sql) => sql.inbox.migrate().await.map(drop),
             Handle::Sqlite(sql) => sql.inbox.migrate().await.map(drop),
             Handle::Memory(_) => Ok(()),
         }
         .unwrap();
-        db
+        self
     }
 
     /// A new one without any table.
     pub async fn bare(kind: Kind, setup: Setup) -> Self {
+        let server = match kind {
+            Kind::Postgres => url(POSTGRES_URL),
+            Kind::MySql => url(MYSQL_URL),
+            Kind::Sqlite | Kind::Memory => String::new(),
+        };
+        Self::at(server, kind, setup).await
+    }
+
+    async fn at(server: String, kind: Kind, setup: Setup) -> Self {
         let place = format!("t_{}", Uuid::now_v7().simple());
         let (handle, store): (Handle, Arc<dyn Store>) = match kind {
             Kind::Postgres => {
-                let pool = postgres_pool(&place).await;
+                let pool = postgres_pool(&server, &place).await;
                 let outbox = setup.build(Outbox::postgres(pool.clone()));
                 let inbox = Inbox::postgres(pool.clone(), "inbox").unwrap();
                 let store = Arc::new(outbox.store().clone());
                 (Handle::Postgres(Sql { pool, outbox, inbox }), store)
             }
             Kind::MySql => {
-                let pool = mysql_pool(&place).await;
+                let pool = mysql_pool(&server, &place).await;
                 let outbox = setup.build(Outbox::mysql(pool.clone()));
                 let inbox = Inbox::mysql(pool.clone(), "inbox").unwrap();
                 let store = Arc::new(outbox.store().clone());
                 (Handle::MySql(Sql { pool, outbox, inbox }), store)
             }
             Kind::Sqlite => {
-                let pool = sqlite_pool(&place).await;
+                let pool = sqlite_pool(&place, setup.busy_timeout).await;
                 let outbox = setup.build(Outbox::sqlite(pool.clone()));
                 let inbox = Inbox::sqlite(pool.clone(), "inbox").unwrap();
                 let store = Arc::new(outbox.store().clone());
@@ -131,7 +157,7 @@ impl Db {
                 (Handle::Memory(InMemory { outbox, inbox: Inbox::memory() }), store)
             }
         };
-        Self { kind, handle, store, place }
+        Self { kind, handle, store, place, server }
     }
 
     pub fn kind(&self) -> Kind {
@@ -150,6 +176,11 @@ impl Db {
         Arc::clone(&self.store)
     }
 
+    /// The outbox's table.
+    pub fn table(&self) -> String {
+        self.store.table().to_string()
+    }
+
     /// The schema, database or file of this test.
     pub fn place(&self) -> &str {
         &self.place
@@ -158,10 +189,9 @@ impl Db {
     /// A URL at which other programs find the same tables.
     pub fn url(&self) -> String {
         match self.kind {
-            Kind::Postgres => format!("{}?options=-csearch_path%3D{}", url(POSTGRES_URL), self.place),
+            Kind::Postgres => format!("{}?options=-csearch_path%3D{}", self.server, self.place),
             Kind::MySql => {
-                let url = url(MYSQL_URL);
-                let (server, _) = url.rsplit_once('/').unwrap();
+                let (server, _) = self.server.rsplit_once('/').unwrap();
                 format!("{server}/{}", self.place)
             }
             Kind::Sqlite => format!("sqlite://{}", sqlite_file(&self.place).display()),
@@ -173,7 +203,7 @@ impl Db {
     pub async fn second_store(&self) -> Arc<dyn Store> {
         match self.kind {
             Kind::Memory => self.shared_store(),
-            _ => posthaste::store::connect(&self.url(), "outbox").await.unwrap(),
+            _ => posthaste::store::connect(&self.url(), &self.table()).await.unwrap(),
         }
     }
 
@@ -232,7 +262,7 @@ impl Db {
             Handle::MySql(_) => set(&|c| format!("{c} - INTERVAL {micros} MICROSECOND")),
             Handle::Sqlite(_) => set(&|c| format!("{c} - {micros}")),
         };
-        self.execute(format!("UPDATE outbox SET {set}")).await.unwrap();
+        self.execute(format!("UPDATE {} SET {set}", self.table())).await.unwrap();
     }
 
     /// Closes the connections and removes what the test made.
@@ -258,8 +288,8 @@ impl Db {
     }
 }
 
-async fn postgres_pool(schema: &str) -> PgPool {
-    let options: PgConnectOptions = url(POSTGRES_URL).parse().unwrap();
+async fn postgres_pool(server: &str, schema: &str) -> PgPool {
+    let options: PgConnectOptions = server.parse().unwrap();
     let admin = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await.unwrap();
     admin.execute(AssertSqlSafe(format!("CREATE SCHEMA {schema}"))).await.unwrap();
     admin.close().await;
@@ -270,20 +300,20 @@ async fn postgres_pool(schema: &str) -> PgPool {
         .unwrap()
 }
 
-async fn mysql_pool(database: &str) -> MySqlPool {
-    let options: MySqlConnectOptions = url(MYSQL_URL).parse().unwrap();
+async fn mysql_pool(server: &str, database: &str) -> MySqlPool {
+    let options: MySqlConnectOptions = server.parse().unwrap();
     let admin = MySqlPoolOptions::new().max_connections(1).connect_with(options.clone()).await.unwrap();
     admin.execute(AssertSqlSafe(format!("CREATE DATABASE {database}"))).await.unwrap();
     admin.close().await;
     MySqlPoolOptions::new().max_connections(20).connect_with(options.database(database)).await.unwrap()
 }
 
-async fn sqlite_pool(name: &str) -> SqlitePool {
+async fn sqlite_pool(name: &str, busy_timeout: Option<Duration>) -> SqlitePool {
     let options = SqliteConnectOptions::new()
         .filename(sqlite_file(name))
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal)
-        .busy_timeout(Duration::from_secs(30));
+        .busy_timeout(busy_timeout.unwrap_or(Duration::from_secs(30)));
     SqlitePoolOptions::new().max_connections(20).connect_with(options).await.unwrap()
 }
 

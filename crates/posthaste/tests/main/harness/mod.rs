@@ -5,11 +5,18 @@
 //! fails. A server that is not there fails the test: nothing is skipped.
 
 pub mod database;
+pub mod faults;
+pub mod log;
+pub mod private;
+pub mod recorder;
 pub mod servers;
+pub mod spy;
 pub mod statements;
 pub mod transaction;
 
 pub use database::{Db, Kind, Setup};
+pub use private::PrivateServer;
+pub use recorder::Recorder;
 
 use std::time::Duration;
 
@@ -41,6 +48,20 @@ macro_rules! conformance_by_kind {
 macro_rules! conformance_sql_by_kind {
     ($($test:ident),* $(,)?) => {
         $(databases!($test, by_kind: postgres Postgres, mysql MySql, sqlite Sqlite);)*
+    };
+}
+
+/// Makes a test of each function on every database that is a server, which knows who is connected: `async fn(&Db)`.
+macro_rules! conformance_servers {
+    ($($test:ident),* $(,)?) => {
+        $(databases!($test, with_db: postgres Postgres, mysql MySql);)*
+    };
+}
+
+/// The same on those that are none: `async fn(&Db)`.
+macro_rules! conformance_serverless {
+    ($($test:ident),* $(,)?) => {
+        $(databases!($test, with_db: sqlite Sqlite, memory Memory);)*
     };
 }
 
@@ -77,7 +98,32 @@ pub fn worker() -> WorkerId {
 
 pub const MINUTE: Duration = Duration::from_secs(60);
 
+/// Asks until it is so, which is soon; the limit only ends a test that fails.
+pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let asking = async {
+        while !is_so().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(MINUTE, asking).await.unwrap_or_else(|_| panic!("never so: {what}"));
+}
+
 impl Db {
+    /// A relay of this database's outbox.
+    pub fn relay(&self) -> posthaste::relay::RelayBuilder {
+        match self.handle() {
+            database::Handle::Postgres(sql) => sql.outbox.relay(),
+            database::Handle::MySql(sql) => sql.outbox.relay(),
+            database::Handle::Sqlite(sql) => sql.outbox.relay(),
+            database::Handle::Memory(memory) => memory.outbox.relay(),
+        }
+    }
+
+    /// How many events have this status.
+    pub async fn count(&self, status: posthaste::store::Status) -> u64 {
+        self.store().count(&posthaste::store::Filter::status(status), 1_000_000).await.unwrap().n
+    }
+
     /// Commits these numbers as events of one topic; answers with their ids.
     pub async fn enqueue_numbers(&self, topic: &str, numbers: std::ops::Range<u64>) -> Vec<uuid::Uuid> {
         let events: Vec<Event> = numbers.map(|n| event(topic, n).build().unwrap()).collect();

@@ -4,6 +4,11 @@ use std::path::{Path, PathBuf};
 
 /// The URL of a server under test.
 pub fn url(variable: &str) -> String {
+    setting(variable)
+}
+
+/// What is said of a server under test.
+pub fn setting(variable: &str) -> String {
     std::env::var(variable).ok().or_else(|| from_file(variable)).unwrap_or_else(|| {
         panic!("{variable} is not set and no services.env has it: run `cargo xtask services up` first")
     })

@@ -16,7 +16,9 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, Test
 use crate::harness::{Db, Kind};
 use operation::{Operation, Script, operation};
 use reference::Model;
-use subject::{Forgetful, Subject};
+
+use crate::harness::spy::Spy;
+use subject::Subject;
 
 conformance_by_kind!(pr1_random_sequences_do_what_the_model_says);
 
@@ -33,7 +35,7 @@ async fn pr1_random_sequences_do_what_the_model_says(kind: Kind) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pr1_a_planted_bug_is_found_and_shrunk_to_few_steps() {
     let db = Db::new(Kind::Memory).await;
-    let forgetful = Forgetful(db.shared_store());
+    let forgetful = Spy::forgetful(db.shared_store());
     // Always the same scripts: this one is about the test, not about the store.
     let config = Config { cases: 5000, ..config() };
     let runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));

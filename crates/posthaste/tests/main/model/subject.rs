@@ -1,12 +1,9 @@
 //! The store under test, driven by operations.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use posthaste::store::*;
-use posthaste::{Enqueued, Event, Result};
-use time::OffsetDateTime;
+use posthaste::{Enqueued, Event};
 use uuid::Uuid;
 
 use super::operation::{ATTEMPTS, Kindness, LEASE, RETRY};
@@ -98,69 +95,5 @@ fn dead(topic: Option<u8>) -> Filter {
     match topic {
         Some(topic) => Filter::dead().topic(format!("topic-{topic}")),
         None => Filter::dead(),
-    }
-}
-
-/// A store with a planted bug: it says it has extended leases and does not.
-pub struct Forgetful(pub Arc<dyn Store>);
-
-#[async_trait]
-impl Store for Forgetful {
-    fn table(&self) -> &TableName {
-        self.0.table()
-    }
-    fn dialect(&self) -> Dialect {
-        self.0.dialect()
-    }
-    async fn now(&self) -> Result<OffsetDateTime> {
-        self.0.now().await
-    }
-    async fn insert(&self, events: &[Event]) -> Result<Vec<Enqueued>> {
-        self.0.insert(events).await
-    }
-    async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch> {
-        self.0.claim(claim).await
-    }
-    async fn extend(&self, leases: &[Lease], _: Duration) -> Result<Vec<Uuid>> {
-        self.0.extend(leases, Duration::from_secs(1)).await
-    }
-    async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {
-        self.0.settle(settlements, keep).await
-    }
-    async fn get(&self, id: Uuid) -> Result<Option<Record>> {
-        self.0.get(id).await
-    }
-    async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
-        self.0.list(filter, page).await
-    }
-    async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
-        self.0.count(filter, cap).await
-    }
-    async fn stats(&self, cap: u32) -> Result<Stats> {
-        self.0.stats(cap).await
-    }
-    async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {
-        self.0.replay(filter, limit).await
-    }
-    async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64> {
-        self.0.discard(filter, limit).await
-    }
-    async fn purge(&self, purge: Purge) -> Result<u64> {
-        self.0.purge(purge).await
-    }
-    async fn migrate_up(&self) -> Result<Vec<u32>> {
-        self.0.migrate_up().await
-    }
-    async fn migrate_down(&self, target: u32) -> Result<Vec<u32>> {
-        self.0.migrate_down(target).await
-    }
-    async fn migrations(&self) -> Result<Vec<MigrationState>> {
-        self.0.migrations().await
-    }
-    async fn validate(&self) -> Result<Vec<Difference>> {
-        self.0.validate().await
-    }
-    async fn close(&self) {
-        self.0.close().await;
     }
 }

@@ -1,6 +1,6 @@
 //! Claims are heap-only updates through the partial index, and cost the same whatever has been delivered.
 //!
-//! Rows of the contract: RE1.
+//! Rows of the contract: RE1, RE2.
 
 use std::time::{Duration, Instant};
 
@@ -65,25 +65,47 @@ async fn re1_claims_are_heap_only_updates() {
 
 /// The claim's own statement, as the server sees it, put before EXPLAIN.
 async fn explain_claim(db: &Db) -> String {
-    let mut tx = pool(db).begin().await.unwrap();
     // The text that sqlx really sends, from its log.
     let (_, sql) = crate::harness::statements::texts(async {
         db.store().claim(&Claim::by(worker()).limit(1).lease(Duration::from_millis(1))).await.unwrap();
     })
     .await;
     let claim = sql.into_iter().find(|sql| sql.contains("SKIP LOCKED")).expect("the claim was logged");
-    let explain = claim
+    let claim = claim
         .replace("$1", "'w'")
         .replace("$2", "60000000::bigint")
         .replace("$3", "500::bigint")
         .replace("$4", "25")
         .replace("$5", "'{}'")
         .replace("$6", "'spent'");
-    let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(format!("EXPLAIN (COSTS OFF) {explain}")))
-        .fetch_all(&mut *tx)
-        .await
-        .unwrap();
+    explain(db, &claim).await
+}
+
+async fn explain(db: &Db, statement: &str) -> String {
+    let explain = AssertSqlSafe(format!("EXPLAIN (COSTS OFF) {statement}"));
+    let plan: Vec<String> = sqlx::query_scalar(explain).fetch_all(pool(db)).await.unwrap();
     plan.join("\n")
+}
+
+#[tokio::test]
+async fn re2_orphaned_leases_are_looked_for_through_the_partial_index_and_the_locks_read_once() {
+    let db = Db::new(Kind::Postgres).await;
+    fill_with_delivered(&db, 50_000).await;
+    db.execute(
+        "INSERT INTO outbox (topic, payload, attempts, locked_by, locked_until)
+         SELECT 'new', '1', 1, 'gone~#1', now() + interval '1 minute' FROM generate_series(1, 20000)",
+    )
+    .await
+    .unwrap();
+    db.execute("VACUUM ANALYZE outbox").await.unwrap();
+    let (ended, sql) = crate::harness::statements::texts(db.store().end_orphaned_leases()).await;
+    assert_eq!((ended.unwrap(), sql.len()), (10_000, 1), "one statement, and bounded");
+    let plan = explain(&db, &sql[0].replace("$1", "1")).await;
+    println!("{plan}");
+    assert!(plan.contains("Index Scan using outbox_claim"), "{plan}");
+    assert!(!plan.contains("Seq Scan on outbox") && !plan.contains("Sort"), "{plan}");
+    assert!(plan.contains("NOT (hashed SubPlan"), "{plan}");
+    db.drop_everything().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,3 +1,6 @@
-//! What only PostgreSQL can show: what a claim costs it.
+//! What only PostgreSQL can show: what a claim costs it, and what others are told of it.
 
 mod cost;
+mod durability;
+mod session;
+mod wake;

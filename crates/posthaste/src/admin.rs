@@ -1,0 +1,307 @@
+//! Operating an outbox: what the command line, the HTTP API and a dashboard share.
+//!
+//! Looking costs a bounded amount whatever the table's size. What changes or deletes rows can be asked first
+//! what it would touch, and works in small batches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::error::Result;
+use crate::produce::gate::Gate;
+use crate::produce::{Backend, Outbox};
+use crate::store::{Count, Dialect, Ending, Filter, Page, Purge, Record, Stats, Status, Store, TableName};
+
+/// Rows counted at most, so that a look at a table of any size is cheap.
+const CAP: u32 = 10_000;
+/// Rows of one statement that changes or deletes.
+const BATCH: u32 = 1000;
+/// How often, and how long, rows are waited for that somebody else has locked.
+const WAITS: u32 = 10;
+const WAIT: Duration = Duration::from_millis(50);
+/// Rows shown of what would be changed.
+const SAMPLE: u32 = 10;
+
+impl<B: Backend> Outbox<B> {
+    /// The operator's view of this outbox.
+    ///
+    /// ```
+    /// use posthaste::store::Filter;
+    /// # use posthaste::testing;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste::Result<()> {
+    /// # let outbox = testing::outbox();
+    /// let admin = outbox.admin();
+    /// println!("{} waiting", admin.status().await?.stats.pending);
+    ///
+    /// let replay = admin.replay(Filter::dead().topic("order.*"));
+    /// if replay.dry_run().await?.count.n < 100 {
+    ///     replay.run().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn admin(&self) -> Admin {
+        Admin { store: Arc::new(self.store().clone()), gate: Arc::clone(self.gate()) }
+    }
+}
+
+/// Looks at one table, and mends it; clones share it.
+#[derive(Clone)]
+pub struct Admin {
+    store: Arc<dyn Store>,
+    gate: Arc<Gate>,
+}
+
+impl std::fmt::Debug for Admin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admin").field("table", self.store.table()).finish_non_exhaustive()
+    }
+}
+
+/// The state of one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TableStatus {
+    /// The table.
+    pub table: TableName,
+    /// The kind of database it is in.
+    pub dialect: Dialect,
+    /// How many events are where.
+    pub stats: Stats,
+    /// The database's clock.
+    pub now: OffsetDateTime,
+    /// The database's clock less this process's.
+    pub clock_skew: time::Duration,
+}
+
+impl Admin {
+    /// The operator's view of this store's table.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, gate: Arc::default() }
+    }
+
+    /// How many events are where, how old the oldest is, and what the clocks say.
+    pub async fn status(&self) -> Result<TableStatus> {
+        let before = OffsetDateTime::now_utc();
+        let now = self.store.now().await?;
+        let ours = before + (OffsetDateTime::now_utc() - before) / 2;
+        Ok(TableStatus {
+            table: self.store.table().clone(),
+            dialect: self.store.dialect(),
+            stats: self.store.stats(CAP).await?,
+            now,
+            clock_skew: now - ours,
+        })
+    }
+
+    /// A page of the events that fit.
+    pub async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
+        self.store.list(filter, page).await
+    }
+
+    /// How many fit, counted no further than a limit.
+    pub async fn count(&self, filter: &Filter) -> Result<Count> {
+        self.store.count(filter, CAP).await
+    }
+
+    /// One event.
+    pub async fn show(&self, id: Uuid) -> Result<Option<Record>> {
+        self.store.get(id).await
+    }
+
+    /// A page of the dead letters that fit.
+    pub async fn dead_letters(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
+        self.store.list(&dead(filter.clone()), page).await
+    }
+
+    /// Makes dead letters that fit pending again: their attempts begin anew, their last error stays until they
+    /// are delivered. Relays are woken for them.
+    pub fn replay(&self, filter: Filter) -> Change {
+        Change::new(self, Deed::Replay(dead(filter)))
+    }
+
+    /// Deletes dead letters that fit.
+    pub fn discard(&self, filter: Filter) -> Change {
+        Change::new(self, Deed::Discard(dead(filter)))
+    }
+
+    /// Deletes events that ended longer ago than this; pending ones are never touched.
+    pub fn purge(&self, ending: Ending, older_than: Duration) -> Change {
+        Change::new(self, Deed::Purge(ending, older_than))
+    }
+
+    /// Tells relays, in this process and others, that events are pending again.
+    async fn wake(&self, events: u64) {
+        if events == 0 {
+            return;
+        }
+        self.gate.wake();
+        if let Err(error) = self.store.notify().await {
+            tracing::debug!(table = %self.store.table(), %error, "relays could not be told of a replay; they poll");
+        }
+    }
+}
+
+fn dead(filter: Filter) -> Filter {
+    Filter { status: Some(Status::Dead), ..filter }
+}
+
+/// Something that changes or deletes rows, not done yet.
+#[must_use = "nothing is done before `run`"]
+pub struct Change {
+    admin: Admin,
+    deed: Deed,
+    batch: u32,
+    most: u64,
+    progress: Option<Box<dyn Fn(u64) + Send + Sync>>,
+}
+
+#[derive(Debug, Clone)]
+enum Deed {
+    Replay(Filter),
+    Discard(Filter),
+    Purge(Ending, Duration),
+}
+
+impl std::fmt::Debug for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Change").field("deed", &self.deed).finish_non_exhaustive()
+    }
+}
+
+/// What a change would touch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Preview {
+    /// How many rows, counted no further than a limit.
+    pub count: Count,
+    /// The first of them.
+    pub sample: Vec<Record>,
+}
+
+impl Change {
+    fn new(admin: &Admin, deed: Deed) -> Self {
+        Self { admin: admin.clone(), deed, batch: BATCH, most: u64::MAX, progress: None }
+    }
+
+    /// Rows of one statement.
+    pub fn batch(mut self, rows: u32) -> Self {
+        self.batch = rows.max(1);
+        self
+    }
+
+    /// At most this many rows, oldest first.
+    pub fn limit(mut self, rows: u64) -> Self {
+        self.most = rows;
+        self
+    }
+
+    /// Told after each batch how many rows have been done.
+    pub fn on_progress(mut self, progress: impl Fn(u64) + Send + Sync + 'static) -> Self {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
+    /// What it would touch, without touching it.
+    pub async fn dry_run(&self) -> Result<Preview> {
+        let filter = self.filter(self.admin.store.now().await?);
+        let mut count = self.admin.store.count(&filter, CAP).await?;
+        if count.n > self.most {
+            count = Count { n: self.most, capped: false };
+        }
+        let shown = u32::try_from(self.most.min(u64::from(SAMPLE))).unwrap_or(SAMPLE);
+        let sample = self.admin.store.list(&filter, Page::first(shown)).await?;
+        Ok(Preview { count, sample })
+    }
+
+    /// Does it, batch by batch; how many rows were touched. What dies after it began is not touched, so that
+    /// an event which dies again at once is replayed once.
+    pub async fn run(&self) -> Result<u64> {
+        let filter = self.filter(self.admin.store.now().await?);
+        let (mut done, mut waits) = (0, 0);
+        while done < self.most {
+            let limit = u32::try_from(self.most - done).unwrap_or(u32::MAX).min(self.batch);
+            let touched = match &self.deed {
+                Deed::Replay(_) => {
+                    let replayed = self.admin.store.replay(&filter, limit).await?;
+                    self.admin.wake(replayed).await;
+                    replayed
+                }
+                Deed::Discard(_) => self.admin.store.discard(&filter, limit).await?,
+                Deed::Purge(ending, older_than) => {
+                    let purge = Purge { ending: *ending, older_than: *older_than, limit };
+                    self.admin.store.purge(purge).await?
+                }
+            };
+            done += touched;
+            if let Some(progress) = &self.progress {
+                progress(done);
+            }
+            if touched == u64::from(limit) {
+                continue;
+            }
+            // Rows that somebody else had locked for a moment were passed over.
+            if waits == WAITS || self.admin.store.count(&filter, CAP).await?.n == 0 {
+                break;
+            }
+            waits += 1;
+            tokio::time::sleep(WAIT).await;
+        }
+        Ok(done)
+    }
+
+    /// What it is about, as of this time.
+    fn filter(&self, now: OffsetDateTime) -> Filter {
+        match &self.deed {
+            Deed::Replay(filter) | Deed::Discard(filter) => {
+                let by_now = now + time::Duration::MICROSECOND;
+                let before = filter.settled_before.map_or(by_now, |before| before.min(by_now));
+                filter.clone().settled_before(before)
+            }
+            Deed::Purge(ending, older_than) => {
+                let status = match ending {
+                    Ending::Delivered => Status::Delivered,
+                    Ending::Dead => Status::Dead,
+                };
+                let before = now.checked_sub((*older_than).try_into().unwrap_or(time::Duration::MAX));
+                Filter::status(status).settled_before(before.unwrap_or(OffsetDateTime::UNIX_EPOCH))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+    use tokio::sync::mpsc;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::sink::Delivery;
+    use crate::{Event, Failure, testing};
+
+    #[tokio::test(start_paused = true)]
+    async fn rt6_a_replay_wakes_the_relay_of_its_outbox() -> anyhow::Result<()> {
+        let outbox = testing::outbox();
+        let (seen, mut deliveries) = mpsc::unbounded_channel();
+        let handler = move |_: Delivery| {
+            let told = seen.send(Instant::now());
+            async move { Err::<(), _>(Failure::reject(told.map_or("too late", |()| "not now"))) }
+        };
+        let relay = outbox.relay().handler(handler).poll_interval(Duration::from_secs(20)).start().await?;
+        let mut tx = outbox.begin();
+        outbox.enqueue(&mut tx, Event::json("order.placed.v1", &1)?).await?;
+        tx.commit();
+        deliveries.recv().await;
+        // Nothing has happened for so long that the relay looks rarely.
+        sleep(Duration::from_secs(61)).await;
+
+        let replayed_at = Instant::now();
+        anyhow::ensure!(outbox.admin().replay(Filter::dead()).run().await? == 1);
+        let took = deliveries.recv().await.context("the relay lives")? - replayed_at;
+        anyhow::ensure!(took < Duration::from_secs(1), "it took {took:?}");
+        relay.stop().await;
+        Ok(())
+    }
+}

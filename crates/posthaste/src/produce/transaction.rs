@@ -1,0 +1,695 @@
+//! Transactions that know their commit: after it, their events go straight to a relay in the same process.
+//!
+//! When an event is written, a slot in the relay's queue is asked for. If there is one, the row is written
+//! already leased to that relay, and after the commit the event is handed over, without a claim. If there is
+//! none, or the event is for later, the row is an ordinary pending one, and relays are woken after the commit.
+//! Whatever goes wrong in between, the lease ends and the row is claimed like any other.
+//!
+//! No event is handed over whose transaction has not committed. A commit that the client library calls
+//! successful need not have been one: PostgreSQL answers the commit of an aborted transaction by rolling it
+//! back, a deadlock ends a MySQL transaction, and a savepoint may have taken single rows with it. So if
+//! anything but the writing of events has run on the connection since, the database is asked what is there.
+
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use sqlx::{Connection, Database, Transaction};
+use time::{OffsetDateTime, UtcOffset};
+use uuid::Uuid;
+
+use super::Outbox;
+use super::backend::{Backend, Enqueue, sealed};
+use super::gate::Written;
+use super::hooks::{AtEnd, Hooks};
+use crate::error::{Error, ErrorKind, Result};
+use crate::event::{Available, Event};
+use crate::store::{BirthLease, Enqueued, Keep, Lease, Settlement, Store, TableName};
+use crate::telemetry;
+
+/// What a database must be able to do inside such a transaction.
+pub trait Sql: Backend + Database {
+    /// Begins one.
+    fn begin(store: &Self::Store) -> impl Future<Output = Result<Transaction<'static, Self>>> + Send;
+
+    /// Writes events; one answer per event, in order.
+    fn insert(
+        connection: &mut Self::Connection,
+        store: &Self::Store,
+        events: &[Event],
+    ) -> impl Future<Output = Result<Vec<Enqueued>>> + Send;
+
+    /// Writes events of which some are leased from the beginning.
+    fn insert_leased(
+        connection: &mut Self::Connection,
+        store: &Self::Store,
+        events: &[Event],
+        leases: &[Option<BirthLease<'_>>],
+    ) -> impl Future<Output = Result<Vec<Enqueued>>> + Send;
+
+    /// Records an event for a consumer; whether it is the first time.
+    fn receive(
+        connection: &mut Self::Connection,
+        inbox: &Self::Inbox,
+        consumer: &str,
+        id: Uuid,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Which of the leases there still are rows for, and their sequences.
+    fn find_leased(
+        connection: &mut Self::Connection,
+        store: &Self::Store,
+        leases: &[&Lease],
+    ) -> impl Future<Output = Result<Vec<(Uuid, i64)>>> + Send;
+
+    /// Fails if the transaction can only roll back any more, where a commit would not say so.
+    fn probe(
+        connection: &mut Self::Connection,
+        store: &Self::Store,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// An error on this table.
+    fn error(error: sqlx::Error, table: &TableName) -> Error;
+}
+
+impl<DB: Sql> Outbox<DB> {
+    /// Begins a transaction that knows its commit: what is enqueued in it goes straight to a relay in this
+    /// process, if there is one with room for it, and wakes the other relays if not.
+    ///
+    /// ```
+    /// use posthaste::{Event, Outbox};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
+    /// # sqlx::query("CREATE TABLE orders (id INTEGER PRIMARY KEY)").execute(&pool).await?;
+    /// # let outbox = Outbox::sqlite(pool).build()?;
+    /// # outbox.migrate().await?;
+    /// let mut tx = outbox.begin().await?;
+    /// sqlx::query("INSERT INTO orders (id) VALUES (42)").execute(&mut *tx).await?;
+    /// outbox.enqueue(&mut tx, Event::json("order.placed.v1", &42)?.aggregate("order", 42)).await?;
+    /// tx.commit().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// On SQLite it is a `BEGIN IMMEDIATE`, so that it may read before it writes.
+    pub async fn begin(&self) -> Result<OutboxTransaction<DB>> {
+        Ok(OutboxTransaction {
+            outbox: self.clone(),
+            transaction: DB::begin(self.store()).await?,
+            batches: Vec::new(),
+            at_end: AtEnd::default(),
+            touched: false,
+            disturbed: false,
+        })
+    }
+}
+
+/// A transaction that knows its commit, from [`Outbox::begin`]; dropping it rolls back.
+///
+/// It is used like the `sqlx::Transaction` that it wraps: `&mut *tx` is the connection, for queries and for
+/// functions that take one. Events of any number of outboxes in the same database may be enqueued in it.
+///
+/// Enqueue last where you can: after other statements the commit makes sure, in one more, that the events are
+/// still there.
+///
+/// - A transaction nested in it with `sqlx::Connection::begin(&mut *tx)` is a plain one of sqlx: what is
+///   enqueued in that is an ordinary pending row, which comes and goes with it.
+/// - What was enqueued after a `SAVEPOINT` of your own and undone by `ROLLBACK TO` is not delivered: that is
+///   what the commit makes sure of.
+#[must_use = "what is enqueued exists from the commit on"]
+pub struct OutboxTransaction<DB: Backend + Database> {
+    outbox: Outbox<DB>,
+    // These end in this order: rolled back, the slots free, the hooks told.
+    transaction: Transaction<'static, DB>,
+    batches: Vec<Batch<DB>>,
+    at_end: AtEnd,
+    /// Whether anything may have run on the connection since events were last written.
+    touched: bool,
+    /// Whether anything else may have run on it since the first leased row was written.
+    disturbed: bool,
+}
+
+/// What was written to one outbox.
+struct Batch<DB: Backend> {
+    outbox: Outbox<DB>,
+    hot: Vec<Written>,
+    /// Whether the database has not told the sequences of all that is hot.
+    unnumbered: bool,
+    cold: usize,
+}
+
+impl<DB: Backend + Database> std::fmt::Debug for OutboxTransaction<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hot = self.batches.iter().map(|batch| batch.hot.len()).sum::<usize>();
+        let cold = self.batches.iter().map(|batch| batch.cold).sum::<usize>();
+        f.debug_struct("OutboxTransaction").field("hot", &hot).field("cold", &cold).finish_non_exhaustive()
+    }
+}
+
+impl<DB: Backend + Database> Deref for OutboxTransaction<DB> {
+    type Target = DB::Connection;
+
+    fn deref(&self) -> &DB::Connection {
+        &self.transaction
+    }
+}
+
+impl<DB: Backend + Database> DerefMut for OutboxTransaction<DB> {
+    fn deref_mut(&mut self) -> &mut DB::Connection {
+        self.doubt();
+        &mut self.transaction
+    }
+}
+
+impl<DB: Backend + Database> OutboxTransaction<DB> {
+    /// Something is going to run on the connection; answers with what was known of it before.
+    fn doubt(&mut self) -> bool {
+        self.touched = true;
+        std::mem::replace(&mut self.disturbed, true)
+    }
+
+    /// What ran was our own and has succeeded, so that the transaction stands; a call that fails or is
+    /// dropped half-way never gets here.
+    fn trust(&mut self, disturbed: bool) {
+        self.touched = false;
+        self.disturbed = disturbed;
+    }
+}
+
+impl<DB: Sql> OutboxTransaction<DB> {
+    /// Commits; then events go to the relay that has them leased, and relays are woken for the others.
+    ///
+    /// On PostgreSQL it fails if a statement has failed before: that has aborted the transaction, and its
+    /// commit is a rollback. If it fails because the connection broke, the transaction may have committed all
+    /// the same: its events are then delivered when they are claimed.
+    pub async fn commit(mut self) -> Result<()> {
+        self.verify().await?;
+        let Self { outbox, transaction, batches, at_end, .. } = self;
+        transaction.commit().await.map_err(|error| DB::error(error, outbox.table()))?;
+        at_end.committed();
+        // All are handed over before anything is waited for: a caller that is gone takes none with it.
+        let refused: Vec<_> = batches.into_iter().filter_map(Batch::hand_over).collect();
+        for (outbox, leases) in refused {
+            release(&outbox, leases).await;
+        }
+        Ok(())
+    }
+
+    /// Rolls back: as if nothing had been enqueued.
+    pub async fn rollback(self) -> Result<()> {
+        let Self { outbox, transaction, .. } = self;
+        transaction.rollback().await.map_err(|error| DB::error(error, outbox.table()))
+    }
+
+    /// Makes sure that a commit is going to be one, and for which of the leased events.
+    async fn verify(&mut self) -> Result<()> {
+        let mut asked = false;
+        for batch in &mut self.batches {
+            if !batch.hot.is_empty() && (self.disturbed || batch.unnumbered) {
+                let leases: Vec<&Lease> = batch.hot.iter().map(Written::lease).collect();
+                let found = DB::find_leased(&mut self.transaction, batch.outbox.store(), &leases).await?;
+                let sequences: HashMap<Uuid, i64> = found.into_iter().collect();
+                batch.hot.retain_mut(|written| match sequences.get(&written.lease().id()) {
+                    Some(sequence) => {
+                        written.set_sequence(*sequence);
+                        true
+                    }
+                    None => false,
+                });
+                asked = true;
+            }
+        }
+        if self.touched && !asked {
+            DB::probe(&mut self.transaction, self.outbox.store()).await?;
+        }
+        // A nested transaction that is cancelled while it begins takes this one with it.
+        if !self.transaction.is_in_transaction() {
+            let message =
+                format!("the transaction on table {} has ended before its commit", self.outbox.table());
+            return Err(Error::new(ErrorKind::NotInTransaction, message));
+        }
+        Ok(())
+    }
+
+    /// What has been written to this outbox.
+    fn batch(&mut self, outbox: &Outbox<DB>) -> &mut Batch<DB> {
+        let known = self.batches.iter().position(|batch| batch.outbox.is(outbox));
+        let at = known.unwrap_or_else(|| {
+            self.batches.push(Batch { outbox: outbox.clone(), hot: Vec::new(), unnumbered: false, cold: 0 });
+            self.batches.len() - 1
+        });
+        &mut self.batches[at]
+    }
+}
+
+impl<DB: Sql> Enqueue<DB> for OutboxTransaction<DB> {}
+
+impl<DB: Sql> sealed::Transaction<DB> for OutboxTransaction<DB> {
+    async fn insert(&mut self, store: &DB::Store, events: &[Event]) -> Result<Vec<Enqueued>> {
+        let before = self.doubt();
+        let answers = DB::insert(&mut self.transaction, store, events).await?;
+        self.trust(before);
+        Ok(answers)
+    }
+
+    async fn receive(&mut self, inbox: &DB::Inbox, consumer: &str, id: Uuid) -> Result<bool> {
+        let before = self.doubt();
+        let first = DB::receive(&mut self.transaction, inbox, consumer, id).await?;
+        self.trust(before);
+        Ok(first)
+    }
+
+    async fn write(&mut self, outbox: &Outbox<DB>, events: &mut [Event]) -> Result<Vec<Enqueued>> {
+        let wanted = events.iter().filter(|event| !matches!(event.available, Available::After(_))).count();
+        let Some(mut slots) = outbox.gate().reserve(wanted) else {
+            let answers = self.insert(outbox.store(), events).await?;
+            if outbox.gate().has_relay() {
+                telemetry::hot(outbox.table(), 0, wanted);
+            }
+            self.batch(outbox).cold += answers.iter().filter(|answer| !answer.duplicate).count();
+            return Ok(answers);
+        };
+        let (now, holder, length) = (slots.now(), Arc::clone(slots.holder()), slots.lease());
+        let mut free = slots.len();
+        telemetry::hot(outbox.table(), 0, wanted - free);
+        let mut leases = Vec::with_capacity(events.len());
+        for event in events.iter_mut() {
+            let leased = free > 0 && is_due(event, now);
+            if leased {
+                free -= 1;
+                event.occurred_at = Some(as_stored(event.occurred_at.unwrap_or(now)));
+            }
+            leases.push(leased.then_some(BirthLease { holder: &holder, length }));
+        }
+
+        let before = self.doubt();
+        let answers = DB::insert_leased(&mut self.transaction, outbox.store(), events, &leases).await?;
+        let first = self.batches.iter().all(|batch| batch.hot.is_empty());
+        self.trust(before && !first);
+
+        let batch = self.batch(outbox);
+        for ((event, lease), answer) in events.iter().zip(&leases).zip(&answers) {
+            if answer.duplicate {
+                continue;
+            }
+            let written = lease.and_then(|_| {
+                let sequence = answer.sequence.unwrap_or_default();
+                let lease = Lease { id: event.id, sequence, holder: Arc::clone(&holder), attempt: 1 };
+                slots.take(Arc::new(event.clone()), lease, now)
+            });
+            match written {
+                Some(written) => {
+                    batch.hot.push(written);
+                    batch.unnumbered |= answer.sequence.is_none();
+                }
+                None => batch.cold += 1,
+            }
+        }
+        Ok(answers)
+    }
+
+    fn remember(&mut self, hooks: &Hooks, events: &[Event]) {
+        self.at_end.push(hooks, events);
+    }
+}
+
+impl<DB: Sql> Batch<DB> {
+    /// Hands over what is hot and wakes relays for the rest; answers with the leases of what no relay takes
+    /// any more.
+    fn hand_over(self) -> Option<(Outbox<DB>, Vec<Lease>)> {
+        let leased = self.hot.len();
+        let refused: Vec<Lease> =
+            self.hot.into_iter().filter_map(|written| written.hand_over().err()).collect();
+        telemetry::hot(self.outbox.table(), leased - refused.len(), 0);
+        if self.cold > 0 {
+            self.outbox.wake();
+        }
+        (!refused.is_empty()).then_some((self.outbox, refused))
+    }
+}
+
+/// Makes leased events pending ones, for any relay to claim.
+async fn release<DB: Sql>(outbox: &Outbox<DB>, leases: Vec<Lease>) {
+    let settlements: Vec<Settlement> = leases.into_iter().map(Settlement::released).collect();
+    match outbox.store().settle(&settlements, Keep::Delivered).await {
+        Ok(_) => outbox.wake(),
+        Err(error) => tracing::warn!(
+            table = %outbox.table(), events = settlements.len(), %error,
+            "the relay in this process has stopped, and its events could not be released; they are delivered when their leases end"
+        ),
+    }
+}
+
+/// Whether an event may be delivered as soon as it is committed.
+fn is_due(event: &Event, now: OffsetDateTime) -> bool {
+    match event.available {
+        Available::Now => true,
+        Available::After(_) => false,
+        Available::At(at) => at <= now,
+    }
+}
+
+/// A time as it is read back: in UTC, to the microsecond.
+fn as_stored(at: OffsetDateTime) -> OffsetDateTime {
+    let at = at.to_offset(UtcOffset::UTC);
+    at.replace_microsecond(at.microsecond()).unwrap_or(at)
+}
+
+#[cfg(feature = "sqlite")]
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use anyhow::{Context, Result, ensure};
+    use sqlx::Sqlite;
+    use sqlx::sqlite::SqlitePoolOptions;
+    use tokio::sync::Notify;
+    use tokio::sync::mpsc::UnboundedReceiver;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::produce::gate::{HotEvent, HotQueue};
+    use crate::produce::{Hook, HookError};
+    use crate::store::{Claim, Filter, Record, Status, WorkerId};
+
+    const LEASE: Duration = Duration::from_secs(60);
+
+    /// An outbox, and the relay's end of its gate.
+    struct Relayed {
+        outbox: Outbox<Sqlite>,
+        queue: Arc<HotQueue>,
+        committed: UnboundedReceiver<HotEvent>,
+        woken: Arc<Notify>,
+        seen: Arc<Seen>,
+    }
+
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<String>>);
+
+    impl Hook for Seen {
+        fn after_commit(&self, events: &[Event]) -> Result<(), HookError> {
+            self.0.lock().map_err(|_| "poisoned")?.push(format!("committed {}", events.len()));
+            Ok(())
+        }
+        fn after_rollback(&self, events: &[Event]) -> Result<(), HookError> {
+            self.0.lock().map_err(|_| "poisoned")?.push(format!("rolled back {}", events.len()));
+            Ok(())
+        }
+    }
+
+    impl Relayed {
+        async fn with_slots(slots: usize) -> Result<Self> {
+            let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
+            Self::on(pool, "outbox", slots).await
+        }
+
+        async fn on(pool: sqlx::SqlitePool, table: &str, slots: usize) -> Result<Self> {
+            let seen = Arc::new(Seen::default());
+            let outbox = Outbox::sqlite(pool).table(table).hook(Arc::clone(&seen)).build()?;
+            outbox.migrate().await?;
+            let woken = Arc::new(Notify::new());
+            let (queue, committed) = HotQueue::new(WorkerId::new("relay")?, LEASE, slots, Arc::clone(&woken));
+            outbox.gate().attach(&queue);
+            Ok(Self { outbox, queue, committed, woken, seen })
+        }
+
+        /// What has been handed over.
+        fn handed_over(&mut self) -> Vec<HotEvent> {
+            std::iter::from_fn(|| self.committed.try_recv().ok()).collect()
+        }
+
+        fn free_slots(&self) -> usize {
+            self.outbox.gate().reserve(100).map_or(0, |slots| slots.len())
+        }
+
+        async fn was_woken(&self) -> bool {
+            timeout(Duration::from_millis(1), self.woken.notified()).await.is_ok()
+        }
+
+        async fn record(&self, id: Uuid) -> Result<Record> {
+            self.outbox.store().get(id).await?.context("the row is there")
+        }
+
+        fn seen(&self) -> Vec<String> {
+            self.seen.0.lock().map(|seen| seen.clone()).unwrap_or_default()
+        }
+    }
+
+    fn event(n: u64) -> Result<Event> {
+        Ok(Event::json("order.placed.v1", &n)?.aggregate("order", n).build()?)
+    }
+
+    fn ids(events: &[HotEvent]) -> Vec<Uuid> {
+        events.iter().map(|hot| hot.event.id()).collect()
+    }
+
+    #[tokio::test]
+    async fn re5_a_committed_event_is_handed_over_once_and_can_be_settled() -> Result<()> {
+        let mut relayed = Relayed::with_slots(1).await?;
+        let mut tx = relayed.outbox.begin().await?;
+        let answer = relayed.outbox.enqueue(&mut tx, event(1)?).await?;
+        ensure!(relayed.handed_over().is_empty(), "not before the commit");
+        tx.commit().await?;
+        ensure!(relayed.seen() == ["committed 1"]);
+
+        let record = relayed.record(answer.id).await?;
+        ensure!((record.status, record.attempts) == (Status::Processing, 1));
+        ensure!(record.locked_until.context("a lease")? - record.created_at == LEASE);
+        let claim = Claim::by(WorkerId::unique());
+        ensure!(relayed.outbox.store().claim(&claim).await?.events.is_empty(), "nobody else claims it");
+
+        let handed_over = relayed.handed_over();
+        let [hot] = &handed_over[..] else { anyhow::bail!("{} were handed over", handed_over.len()) };
+        ensure!((hot.lease.id, Some(hot.lease.sequence)) == (answer.id, answer.sequence));
+        ensure!((hot.lease.attempt, Some(&*hot.lease.holder)) == (1, record.locked_by.as_deref()));
+        let stored = record.event.map_err(anyhow::Error::msg)?;
+        ensure!(Event { available: Available::Now, ..stored } == *hot.event, "delivered is what is stored");
+        ensure!(hot.event.occurred_at().is_some_and(|at| at.nanosecond() % 1000 == 0));
+        ensure!(!relayed.was_woken().await, "for nothing is left to claim");
+        ensure!(relayed.free_slots() == 0, "until it is delivered");
+
+        let settled = relayed
+            .outbox
+            .store()
+            .settle(&[Settlement::delivered(hot.lease.clone())], Keep::Delivered)
+            .await?;
+        ensure!(settled.written == 1);
+        drop(handed_over);
+        ensure!(relayed.free_slots() == 1 && relayed.handed_over().is_empty());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_a_given_time_is_handed_over_as_it_is_stored() -> Result<()> {
+        let mut relayed = Relayed::with_slots(1).await?;
+        let at = time::macros::datetime!(2020-02-29 23:59:59.123456789 +02:00);
+        let mut tx = relayed.outbox.begin().await?;
+        let id = relayed.outbox.enqueue(&mut tx, event(1)?.to_builder().occurred_at(at)).await?.id;
+        tx.commit().await?;
+        let stored = relayed.record(id).await?.event.map_err(anyhow::Error::msg)?;
+        ensure!(relayed.handed_over()[0].event.occurred_at() == stored.occurred_at());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_nothing_is_handed_over_without_a_commit_and_the_slots_are_free() -> Result<()> {
+        let mut relayed = Relayed::with_slots(2).await?;
+        let mut tx = relayed.outbox.begin().await?;
+        relayed.outbox.enqueue_all(&mut tx, [event(1)?, event(2)?]).await?;
+        ensure!(relayed.free_slots() == 0);
+        tx.rollback().await?;
+        ensure!(relayed.free_slots() == 2);
+        let mut tx = relayed.outbox.begin().await?;
+        relayed.outbox.enqueue(&mut tx, event(3)?).await?;
+        drop(tx);
+        ensure!(relayed.free_slots() == 2 && relayed.handed_over().is_empty());
+        ensure!(!relayed.was_woken().await);
+        ensure!(relayed.seen() == ["rolled back 2", "rolled back 1"]);
+        ensure!(relayed.outbox.store().count(&Filter::all(), 10).await?.n == 0);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_only_as_many_as_there_are_slots_are_leased_and_the_first() -> Result<()> {
+        let mut relayed = Relayed::with_slots(2).await?;
+        let mut tx = relayed.outbox.begin().await?;
+        let answers = relayed.outbox.enqueue_all(&mut tx, [event(1)?, event(2)?, event(3)?]).await?;
+        let late = relayed.outbox.enqueue(&mut tx, event(4)?).await?;
+        tx.commit().await?;
+        let handed_over = relayed.handed_over();
+        ensure!(ids(&handed_over) == [answers[0].id, answers[1].id]);
+        ensure!(
+            handed_over.iter().zip(&answers).all(|(hot, answer)| Some(hot.lease.sequence) == answer.sequence)
+        );
+        ensure!(relayed.was_woken().await, "for what is left to claim");
+        let claimed = relayed.outbox.store().claim(&Claim::by(WorkerId::unique())).await?.events;
+        ensure!(claimed.iter().map(|c| c.event.id()).collect::<Vec<_>>() == [answers[2].id, late.id]);
+        ensure!(claimed.iter().all(|claimed| claimed.lease.attempt() == 1));
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_what_is_for_later_is_never_leased() -> Result<()> {
+        let mut relayed = Relayed::with_slots(3).await?;
+        let hour = Duration::from_secs(3600);
+        let now = OffsetDateTime::now_utc();
+        let mut tx = relayed.outbox.begin().await?;
+        let answers = relayed
+            .outbox
+            .enqueue_all(
+                &mut tx,
+                [
+                    event(1)?.to_builder().delay(hour),
+                    event(2)?.to_builder().available_at(now + hour),
+                    event(3)?.to_builder().available_at(now - hour),
+                ],
+            )
+            .await?;
+        ensure!(relayed.free_slots() == 2, "one has a slot");
+        tx.commit().await?;
+        ensure!(ids(&relayed.handed_over()) == [answers[2].id]);
+        for answer in &answers[..2] {
+            let record = relayed.record(answer.id).await?;
+            ensure!((record.status, record.attempts, record.locked_by) == (Status::Pending, 0, None));
+        }
+        // By the database's clock, as far as the relay knows it.
+        relayed.queue.set_skew(time::Duration::hours(2));
+        let mut tx = relayed.outbox.begin().await?;
+        relayed.outbox.enqueue(&mut tx, event(4)?.to_builder().available_at(now + hour)).await?;
+        tx.commit().await?;
+        ensure!(relayed.handed_over().len() == 1);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_duplicates_give_their_slots_back() -> Result<()> {
+        let mut relayed = Relayed::with_slots(3).await?;
+        let (first, keyed) = (event(1)?, event(2)?.to_builder().dedupe_key("k").build()?);
+        let mut tx = relayed.outbox.begin().await?;
+        relayed.outbox.enqueue_all(&mut tx, [first.clone(), keyed.clone(), first.clone()]).await?;
+        ensure!(relayed.free_slots() == 1);
+        let again = relayed.outbox.enqueue(&mut tx, event(3)?.to_builder().dedupe_key("k")).await?;
+        ensure!(again.duplicate && relayed.free_slots() == 1);
+        tx.commit().await?;
+        ensure!(ids(&relayed.handed_over()) == [first.id(), keyed.id()]);
+        ensure!(!relayed.was_woken().await, "a duplicate is nothing to claim");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_what_a_savepoint_undid_is_not_handed_over() -> Result<()> {
+        let mut relayed = Relayed::with_slots(3).await?;
+        let mut tx = relayed.outbox.begin().await?;
+        let before = relayed.outbox.enqueue(&mut tx, event(1)?).await?.id;
+        sqlx::query("SAVEPOINT mine").execute(&mut *tx).await?;
+        relayed.outbox.enqueue(&mut tx, event(2)?).await?;
+        sqlx::query("ROLLBACK TO SAVEPOINT mine").execute(&mut *tx).await?;
+        let after = relayed.outbox.enqueue(&mut tx, event(3)?).await?.id;
+        tx.commit().await?;
+        let handed_over = relayed.handed_over();
+        ensure!(ids(&handed_over) == [before, after]);
+        ensure!(relayed.free_slots() == 1);
+        let settlements: Vec<_> =
+            handed_over.into_iter().map(|hot| Settlement::delivered(hot.lease)).collect();
+        ensure!(relayed.outbox.store().settle(&settlements, Keep::Nothing).await?.written == 2);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_what_another_has_written_under_the_same_id_is_not_handed_over() -> Result<()> {
+        let mut relayed = Relayed::with_slots(1).await?;
+        let event = event(1)?;
+        let mut tx = relayed.outbox.begin().await?;
+        relayed.outbox.enqueue(&mut tx, event.clone()).await?;
+        // As if a deadlock had ended the transaction, and another producer had been quicker.
+        sqlx::query("UPDATE outbox SET locked_by = NULL, locked_until = NULL, attempts = 0")
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+        ensure!(relayed.handed_over().is_empty() && relayed.free_slots() == 1);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_a_nested_transaction_writes_pending_rows() -> Result<()> {
+        let mut relayed = Relayed::with_slots(3).await?;
+        let mut tx = relayed.outbox.begin().await?;
+        let outer = relayed.outbox.enqueue(&mut tx, event(1)?).await?.id;
+        let mut nested = Connection::begin(&mut *tx).await?;
+        relayed.outbox.enqueue(&mut nested, event(2)?).await?;
+        drop(nested);
+        let mut nested = Connection::begin(&mut *tx).await?;
+        let kept = relayed.outbox.enqueue(&mut nested, event(3)?).await?.id;
+        nested.commit().await?;
+        tx.commit().await?;
+        ensure!(ids(&relayed.handed_over()) == [outer]);
+        let claimed = relayed.outbox.store().claim(&Claim::by(WorkerId::unique())).await?.events;
+        ensure!(claimed.iter().map(|c| c.event.id()).collect::<Vec<_>>() == [kept]);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_a_relay_that_has_stopped_gets_nothing_and_the_lease_is_released() -> Result<()> {
+        let mut relayed = Relayed::with_slots(2).await?;
+        let mut tx = relayed.outbox.begin().await?;
+        let paused = relayed.outbox.enqueue(&mut tx, event(1)?).await?.id;
+        relayed.queue.set_open(false);
+        let refused = relayed.outbox.enqueue(&mut tx, event(2)?).await?.id;
+        tx.commit().await?;
+        ensure!(relayed.handed_over().is_empty());
+
+        relayed.queue.set_open(true);
+        let mut tx = relayed.outbox.begin().await?;
+        let gone = relayed.outbox.enqueue(&mut tx, event(3)?).await?.id;
+        relayed.committed.close();
+        tx.commit().await?;
+
+        for id in [paused, refused, gone] {
+            let record = relayed.record(id).await?;
+            ensure!((record.status, record.attempts, record.locked_by) == (Status::Pending, 0, None));
+        }
+        ensure!(relayed.free_slots() == 2 && relayed.was_woken().await);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re5_each_outbox_of_a_transaction_has_its_own_gate() -> Result<()> {
+        let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
+        let mut orders = Relayed::on(pool.clone(), "orders", 1).await?;
+        let mut stock = Relayed::on(pool, "stock", 1).await?;
+        let mut tx = orders.outbox.begin().await?;
+        let placed = orders.outbox.enqueue_all(&mut tx, [event(1)?, event(2)?]).await?;
+        let moved = stock.outbox.enqueue(&mut tx, event(3)?).await?;
+        tx.commit().await?;
+        ensure!(ids(&orders.handed_over()) == [placed[0].id] && ids(&stock.handed_over()) == [moved.id]);
+        ensure!(orders.was_woken().await && !stock.was_woken().await);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re6_whoever_commits_elsewhere_can_wake_the_relay() -> Result<()> {
+        let relayed = Relayed::with_slots(1).await?;
+        ensure!(!relayed.was_woken().await);
+        relayed.outbox.wake();
+        ensure!(relayed.was_woken().await);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn re6_a_commit_in_memory_wakes_the_relay() -> Result<()> {
+        let outbox = Outbox::memory().build()?;
+        let woken = Arc::new(Notify::new());
+        let (queue, _committed) = HotQueue::new(WorkerId::unique(), LEASE, 1, Arc::clone(&woken));
+        outbox.gate().attach(&queue);
+        let mut tx = outbox.begin();
+        outbox.enqueue(&mut tx, event(1)?).await?;
+        tx.rollback();
+        ensure!(timeout(Duration::from_millis(1), woken.notified()).await.is_err());
+        let mut tx = outbox.begin();
+        outbox.enqueue(&mut tx, event(2)?).await?;
+        tx.commit();
+        timeout(Duration::from_millis(1), woken.notified()).await?;
+        Ok(())
+    }
+}

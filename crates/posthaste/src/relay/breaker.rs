@@ -1,0 +1,145 @@
+//! Breakers: an outage is not a failure of the event.
+//!
+//! When a sink says it is unavailable, its route rests: its events go back without spending an attempt, and
+//! after a pause that grows from one probe to the next a single event is let through. If it arrives, the route
+//! is open again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::retry::{Backoff, Random, RetryPolicy};
+use crate::telemetry;
+
+/// The breaker of one route.
+pub(super) struct Breaker {
+    table: Arc<str>,
+    route: Arc<str>,
+    pauses: Backoff,
+    random: Arc<dyn Random>,
+    state: Mutex<State>,
+    changed: Arc<watch::Sender<()>>,
+}
+
+#[derive(Debug, Clone)]
+enum State {
+    Working,
+    Resting {
+        since: Instant,
+        until: Instant,
+        probes: u32,
+        error: String,
+        /// One event is under way to find out.
+        probing: bool,
+    },
+}
+
+/// What may go through now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Everything.
+    All,
+    /// One event, to find out.
+    Probe,
+    /// Nothing before then.
+    After(Duration),
+}
+
+impl Breaker {
+    pub(super) fn new(
+        table: Arc<str>,
+        route: Arc<str>,
+        (first, longest): (Duration, Duration),
+        random: Arc<dyn Random>,
+        changed: Arc<watch::Sender<()>>,
+    ) -> Self {
+        telemetry::sink_paused(&table, &route, false);
+        let pauses = Backoff::exponential(first, longest).equal_jitter();
+        Self { table, route, pauses, random, state: Mutex::new(State::Working), changed }
+    }
+
+    /// What may go through, without letting it.
+    pub(super) fn peek(&self) -> Admission {
+        match &*self.lock() {
+            State::Working => Admission::All,
+            // Its probe is bound to end; who waits is told when it does.
+            State::Resting { probing: true, .. } => Admission::After(self.pauses.delay(1, 1.0)),
+            State::Resting { until, .. } => match until.checked_duration_since(Instant::now()) {
+                Some(left) if !left.is_zero() => Admission::After(left),
+                _ => Admission::Probe,
+            },
+        }
+    }
+
+    /// What may go through; a probe is let through once.
+    pub(super) fn admit(&self) -> Admission {
+        let admission = self.peek();
+        if let (Admission::Probe, State::Resting { probing, .. }) = (admission, &mut *self.lock()) {
+            *probing = true;
+        }
+        admission
+    }
+
+    /// The sink said it is unavailable.
+    pub(super) fn trip(&self, error: &str) {
+        let mut state = self.lock();
+        let (since, probes, probing) = match &*state {
+            State::Working => (Instant::now(), 0, true),
+            State::Resting { since, probes, probing, .. } => (*since, *probes, *probing),
+        };
+        // Of many that fail together, the first counts.
+        if !probing {
+            return;
+        }
+        let pause = self.pauses.delay(probes + 1, self.random.next());
+        if probes == 0 {
+            tracing::warn!(table = %self.table, sink = %self.route, error, next_probe = ?pause, "the sink is unavailable: its events wait, no attempt is spent");
+            telemetry::sink_paused(&self.table, &self.route, true);
+        } else {
+            tracing::info!(table = %self.table, sink = %self.route, error, next_probe = ?pause, since = ?since.elapsed(), "the sink is still unavailable");
+        }
+        *state = State::Resting {
+            since,
+            until: Instant::now() + pause,
+            probes: probes + 1,
+            error: error.to_owned(),
+            probing: false,
+        };
+        drop(state);
+        self.changed.send_replace(());
+    }
+
+    /// The sink took or refused an event: it is there.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        if let State::Resting { since, .. } = &*state {
+            tracing::info!(table = %self.table, sink = %self.route, after = ?since.elapsed(), "the sink is available again");
+            telemetry::sink_paused(&self.table, &self.route, false);
+            *state = State::Working;
+            drop(state);
+            self.changed.send_replace(());
+        }
+    }
+
+    /// The probe ended without an answer, as when its event was lost: another may be sent.
+    pub(super) fn forget_probe(&self) {
+        if let State::Resting { probing, .. } = &mut *self.lock() {
+            *probing = false;
+        }
+        self.changed.send_replace(());
+    }
+
+    /// Since when it rests, and why.
+    pub(super) fn resting(&self) -> Option<(Duration, String)> {
+        match &*self.lock() {
+            State::Working => None,
+            State::Resting { since, error, .. } => Some((since.elapsed(), error.clone())),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

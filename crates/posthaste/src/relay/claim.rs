@@ -1,0 +1,324 @@
+//! The claimer: leases as many events as there are slots, and sleeps until a slot, a wake-up or the next poll.
+//!
+//! | setting | default | why |
+//! |---|---|---|
+//! | `batch` | 500 | most of the database's speed; twice as much adds little |
+//! | `capacity` | two batches | claims one while the other is under way |
+//! | `poll_interval` | 1 s | what a lost notification costs at most; an idle relay asks once in it |
+//! | `lease` | 60 s | twice the timeout of a dispatch |
+//!
+//! It asks again at once while it gets all it asked for, soon after it got some, and more and more rarely, down
+//! to the poll interval, while it gets nothing. A claim starts where the last one left off; at least once a
+//! second one starts from the beginning, for what became available behind its back.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
+
+use super::breaker::Admission;
+use super::engine::Engine;
+use super::job::{Job, Note, Pass, Source};
+use super::outage::{Doing, Pauses};
+use crate::sink::Delivery;
+use crate::store::{Buried, Claim, ClaimedBatch, Mark, Topics};
+use crate::telemetry;
+
+/// After a wake-up, what commits within this time is claimed together with its cause.
+const LINGER: Duration = Duration::from_millis(1);
+/// The longest time between two claims from the beginning.
+const SWEEP: Duration = Duration::from_secs(1);
+/// And when they take long.
+const LONGEST_SWEEP: Duration = Duration::from_secs(30);
+/// How much shorter than the poll interval the first pause after an event is.
+const HASTE: u32 = 20;
+
+pub(super) struct Claimer {
+    engine: Arc<Engine>,
+    jobs: mpsc::Sender<Vec<Job>>,
+    pauses: Pauses,
+    mark: Option<Mark>,
+    swept: Option<Swept>,
+    /// When an event was last claimed to probe each route.
+    probed: HashMap<usize, Instant>,
+    /// How long to wait after a claim that got nothing.
+    patience: Duration,
+    pass: Option<Pass>,
+    epoch: Epoch,
+}
+
+/// The last claim from the beginning.
+struct Swept {
+    at: Instant,
+    took: Duration,
+}
+
+/// The events claimed since the last pass began: each holds the one end, and when all are settled the other
+/// says so.
+struct Epoch {
+    held: mpsc::Sender<Infallible>,
+    over: mpsc::Receiver<Infallible>,
+}
+
+impl Default for Epoch {
+    fn default() -> Self {
+        let (held, over) = mpsc::channel(1);
+        Self { held, over }
+    }
+}
+
+impl Claimer {
+    pub(super) fn new(engine: Arc<Engine>, jobs: mpsc::Sender<Vec<Job>>) -> Self {
+        let pauses = Pauses::new(Arc::clone(&engine.settings.random));
+        let patience = engine.settings.poll / HASTE;
+        Self {
+            engine,
+            jobs,
+            pauses,
+            mark: None,
+            swept: None,
+            probed: HashMap::new(),
+            patience,
+            pass: None,
+            epoch: Epoch::default(),
+        }
+    }
+
+    /// Claims until the relay stops.
+    pub(super) async fn run(mut self) {
+        let mut state = self.engine.control.watch();
+        let mut breakers = self.engine.breakers_changed.subscribe();
+        loop {
+            if breakers.has_changed().unwrap_or(false) {
+                // What was left out of claims lies behind the mark.
+                breakers.borrow_and_update();
+                self.swept = None;
+            }
+            if self.engine.control.now().stopping {
+                return;
+            }
+            self.catch_up().await;
+            self.take_pass();
+            let admission = self.engine.admission();
+            let most = match (self.engine.control.now().works(), admission) {
+                (true, Admission::All) => self.engine.settings.batch,
+                (true, Admission::Probe) => 1,
+                (works, admission) => {
+                    // Nothing is to be had: who asked for a pass has had it.
+                    self.pass = None;
+                    let rest = match admission {
+                        Admission::After(left) if works => left,
+                        _ => self.engine.settings.poll,
+                    };
+                    tokio::select! {
+                        _ = state.changed() => {}
+                        _ = breakers.changed() => {}
+                        () = self.engine.wake.notified() => {}
+                        () = tokio::time::sleep(rest) => {}
+                    }
+                    continue;
+                }
+            };
+            let engine = Arc::clone(&self.engine);
+            let slots = tokio::select! {
+                slots = engine.slots.take(most, || engine.depths.waiting() == 0) => slots,
+                _ = state.changed() => continue,
+            };
+            let asked = slots.num_permits();
+            let slots = self.probe(slots).await;
+            match self.claim(slots).await {
+                Some(got) if got > 0 && admission == Admission::Probe => {
+                    self.hurry();
+                    // What becomes of the probe decides what is claimed next.
+                    tokio::select! {
+                        _ = breakers.changed() => {}
+                        _ = state.changed() => {}
+                        () = tokio::time::sleep(self.engine.settings.timeout) => {}
+                    }
+                }
+                Some(got) if got >= asked => self.hurry(),
+                Some(got) => {
+                    self.pass = None;
+                    if got > 0 {
+                        self.hurry();
+                    }
+                    self.rest().await;
+                }
+                None => {
+                    let pause = self.pauses.next();
+                    self.engine.control.sleep(pause).await;
+                }
+            }
+        }
+    }
+
+    /// Waits while settlements wait for the database: an event whose lease has ended meanwhile would be delivered
+    /// twice.
+    async fn catch_up(&self) {
+        let mut behind = self.engine.behind.subscribe();
+        tokio::select! {
+            _ = behind.wait_for(|behind| !*behind) => {}
+            () = self.engine.control.stopping() => {}
+        }
+    }
+
+    /// One claim; how many rows came up, or `None` if the database failed.
+    async fn claim(&mut self, slots: OwnedSemaphorePermit) -> Option<usize> {
+        let engine = Arc::clone(&self.engine);
+        let now = Instant::now();
+        let sweeps = self.pass.is_some() || self.is_sweep_due();
+        let claim = self.request(&slots).after(if sweeps { None } else { self.mark }).topics(engine.topics());
+        match engine.store.claim(&claim).await {
+            Ok(batch) => {
+                engine.outage.over(Doing::Claiming);
+                self.pauses.reset();
+                if sweeps {
+                    self.swept = Some(Swept { at: now, took: now.elapsed() });
+                }
+                self.mark = self.mark.max(batch.mark);
+                let got = batch.events.len() + batch.buried.len();
+                self.report_buried(&batch.buried);
+                self.hand_on(batch, slots, now).await;
+                Some(got)
+            }
+            Err(error) => {
+                engine.outage.say(Doing::Claiming, &error);
+                if let Some(pass) = self.pass.take() {
+                    pass.note(Note::Failed(error));
+                }
+                None
+            }
+        }
+    }
+
+    fn request(&self, slots: &OwnedSemaphorePermit) -> Claim {
+        let settings = &self.engine.settings;
+        Claim::by(self.engine.worker())
+            .limit(u32::try_from(slots.num_permits()).unwrap_or(u32::MAX))
+            .lease(settings.lease)
+            .attempts(settings.retries.attempt_limits())
+    }
+
+    /// One that takes long, because of what it has to step over, is made more rarely.
+    fn is_sweep_due(&self) -> bool {
+        let Some(Swept { at, took }) = self.swept else { return true };
+        at.elapsed() >= SWEEP.min(self.engine.settings.poll).max((took * 10).min(LONGEST_SWEEP))
+    }
+
+    /// Claims an event for each route that is due to be probed and whose topics are left out otherwise; answers
+    /// with the slots that are left.
+    async fn probe(&mut self, mut slots: OwnedSemaphorePermit) -> OwnedSemaphorePermit {
+        let due = self.engine.probes();
+        self.probed.retain(|way, at| due.iter().any(|(due, _)| due == way) && at.elapsed() < SWEEP);
+        for (way, topics) in due {
+            if self.probed.contains_key(&way) || slots.num_permits() < 2 {
+                continue;
+            }
+            let Some(slot) = slots.split(1) else { continue };
+            let now = Instant::now();
+            self.probed.insert(way, now);
+            let claim = self.request(&slot).topics(Topics::Only(topics));
+            match self.engine.store.claim(&claim).await {
+                Ok(batch) => {
+                    if batch.events.is_empty() {
+                        self.engine.claim_anything_for(way);
+                    }
+                    self.report_buried(&batch.buried);
+                    self.hand_on(batch, slot, now).await;
+                }
+                Err(error) => self.engine.outage.say(Doing::Claiming, &error),
+            }
+        }
+        slots
+    }
+
+    async fn hand_on(&self, batch: ClaimedBatch, mut slots: OwnedSemaphorePermit, claimed: Instant) {
+        if batch.events.is_empty() {
+            return;
+        }
+        let engine = &self.engine;
+        let until = claimed + engine.settings.lease;
+        let held = engine.leases.hold(batch.events.iter().map(|claimed| (claimed.lease.clone(), until)));
+        let got = Instant::now();
+        let jobs: Vec<Job> = batch
+            .events
+            .into_iter()
+            .zip(held)
+            .filter_map(|(claimed, held)| {
+                Some(Job {
+                    delivery: Delivery {
+                        sequence: claimed.lease.sequence(),
+                        attempt: claimed.lease.attempt(),
+                        event: Arc::new(claimed.event),
+                        table: Arc::clone(&engine.table),
+                        created_at: claimed.created_at,
+                        destination: None,
+                    },
+                    held,
+                    source: Source::Claimed,
+                    alone: false,
+                    age: engine.age(claimed.created_at),
+                    got,
+                    pass: self.pass.clone(),
+                    _epoch: Some(self.epoch.held.clone()),
+                    _slot: slots.split(1)?,
+                })
+            })
+            .collect();
+        engine.depths.claimed.fetch_add(jobs.len(), Ordering::Relaxed);
+        // The dispatcher outlives the claimer.
+        let _ = self.jobs.send(jobs).await;
+    }
+
+    fn report_buried(&self, buried: &[Buried]) {
+        for row in buried {
+            telemetry::dead(&self.engine.table, &row.topic, 1);
+            tracing::error!(table = %self.engine.table, topic = %row.topic, event_id = %row.id, sequence = row.sequence, reason = %row.reason, "an event is dead");
+            self.engine.tally.dead.fetch_add(1, Ordering::Relaxed);
+            if let Some(pass) = &self.pass {
+                pass.note(Note::Dead);
+            }
+        }
+    }
+
+    /// Takes on the pass that was asked for, if any. It is not over before what is under way already.
+    fn take_pass(&mut self) {
+        let asked = self.engine.pass.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(asked) = asked else { return };
+        let Epoch { held, mut over } = std::mem::take(&mut self.epoch);
+        drop(held);
+        let waits = asked.clone();
+        tokio::spawn(async move {
+            over.recv().await;
+            drop(waits);
+        });
+        self.pass = Some(asked);
+    }
+
+    fn hurry(&mut self) {
+        self.patience = self.engine.settings.poll / HASTE;
+    }
+
+    /// Waits for a wake-up or the next poll.
+    async fn rest(&mut self) {
+        let mut state = self.engine.control.watch();
+        state.borrow_and_update();
+        if self.engine.control.now().stopping {
+            return;
+        }
+        tokio::select! {
+            () = self.engine.wake.notified() => {
+                tokio::time::sleep(LINGER).await;
+                self.hurry();
+            }
+            () = tokio::time::sleep(self.patience) => {
+                self.patience = (self.patience * 2).min(self.engine.settings.poll);
+            }
+            _ = state.changed() => {}
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Hot and claimed events share the workers two to one, so that neither starves.
+
+use std::collections::VecDeque;
+
+use super::job::{Job, Source};
+
+/// Of three turns, two are the hot events'.
+const TURNS: u8 = 3;
+const HOT_TURNS: u8 = 2;
+
+/// The events of one route that wait for a worker.
+#[derive(Default)]
+pub(super) struct Waiting {
+    hot: VecDeque<Job>,
+    claimed: VecDeque<Job>,
+    turn: u8,
+}
+
+impl Waiting {
+    pub(super) fn push(&mut self, job: Job) {
+        match job.source {
+            Source::Hot => self.hot.push_back(job),
+            Source::Claimed => self.claimed.push_back(job),
+        }
+    }
+
+    /// Before the others.
+    pub(super) fn push_front(&mut self, job: Job) {
+        match job.source {
+            Source::Hot => self.hot.push_front(job),
+            Source::Claimed => self.claimed.push_front(job),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.hot.is_empty() && self.claimed.is_empty()
+    }
+
+    /// The next up to `most` that go together; one that goes alone is by itself.
+    pub(super) fn next_batch(&mut self, most: usize) -> Vec<Job> {
+        let mut batch = Vec::new();
+        while batch.len() < most.max(1) {
+            let Some(queue) = self.whose_turn() else { break };
+            let alone = queue.front().is_some_and(Job::is_alone);
+            if alone && !batch.is_empty() {
+                break;
+            }
+            batch.extend(queue.pop_front());
+            self.turn = (self.turn + 1) % TURNS;
+            if alone {
+                break;
+            }
+        }
+        batch
+    }
+
+    /// Everything, in no order of turns.
+    pub(super) fn take_all(&mut self) -> Vec<Job> {
+        self.hot.drain(..).chain(self.claimed.drain(..)).collect()
+    }
+
+    fn whose_turn(&mut self) -> Option<&mut VecDeque<Job>> {
+        let hot_first = self.turn < HOT_TURNS;
+        match (self.hot.is_empty(), self.claimed.is_empty()) {
+            (true, true) => None,
+            (false, true) => Some(&mut self.hot),
+            (true, false) => Some(&mut self.claimed),
+            (false, false) if hot_first => Some(&mut self.hot),
+            (false, false) => Some(&mut self.claimed),
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! The relay: from a committed row to a handler or broker.
+//!
+//! ```text
+//!  claim ──▶ slots ──▶ dispatch ──▶ settle          each a task of its own, handing on through
+//!               hot ──▶    │  ▲                      bounded queues; they overlap in time
+//!                          ▼  │
+//!                        sinks, handlers
+//! ```
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `builder.rs`, `settings.rs` | what a relay is told, and what it refuses |
+//! | `claim.rs` | leases as many events as there are slots (`slots.rs`) |
+//! | `hot.rs` | shares the workers between hot and claimed events |
+//! | `dispatch.rs` | gives events to sinks, many at a time |
+//! | `verdict.rs`, `retry.rs` | what an answer comes to: delays and attempts |
+//! | `breaker.rs` | lets an unavailable sink rest |
+//! | `settle.rs` | writes how events ended, in batches |
+//! | `renew.rs` | keeps the leases of what waits or runs |
+//! | `wake.rs` | wake-ups from other processes |
+//! | `presence.rs` | the relay's session: who is gone, who leads |
+//! | `purge.rs`, `stats.rs` | housekeeping and gauges |
+//! | `outage.rs`, `control.rs`, `engine.rs`, `job.rs` | what the parts share |
+//!
+//! It sees the store and the sinks as traits only. It promises that every committed event is delivered at least
+//! once, that what it holds in memory does not grow with the backlog, and that no event's failure holds up
+//! another.
+
+mod breaker;
+mod builder;
+mod claim;
+mod control;
+mod dispatch;
+mod engine;
+mod hot;
+mod job;
+mod outage;
+mod presence;
+mod purge;
+mod renew;
+pub mod retry;
+mod settings;
+mod settle;
+mod slots;
+mod stats;
+mod verdict;
+mod wake;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::dispatch::Routes;
+use crate::error::{Policy, Result};
+use crate::produce::gate::{Gate, HotQueue};
+use crate::store::{Store, WorkerId};
+use crate::telemetry;
+
+pub use builder::RelayBuilder;
+use engine::{Ended, Engine, Parts};
+use job::{Note, Pass};
+use outage::Doing;
+pub use retry::{Backoff, Random, RetryPolicy};
+use settings::Settings;
+
+/// How long the last settlements may take once everything that ran has ended: with the database gone, they
+/// are left to their leases.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
+/// Delivers the events of one table; clones share it. Dropping the last one stops it.
+#[derive(Clone)]
+pub struct Relay {
+    inner: Arc<Inner>,
+}
+
+/// What every run of a relay is made from.
+struct Plan {
+    connections: Connections,
+    /// The connections in use, from the first start on.
+    store: OnceLock<Arc<dyn Store>>,
+    gate: Arc<Gate>,
+    settings: Settings,
+    routes: Arc<dyn Routes>,
+}
+
+/// Whose connections the relay uses.
+enum Connections {
+    /// Some of its own to the same table, opened when it starts.
+    OfItsOwn(Arc<dyn Store>),
+    /// These.
+    Given(Arc<dyn Store>),
+}
+
+impl Connections {
+    fn store(&self) -> &Arc<dyn Store> {
+        match self {
+            Self::OfItsOwn(store) | Self::Given(store) => store,
+        }
+    }
+}
+
+struct Inner {
+    plan: Plan,
+    paused: AtomicBool,
+    run: Mutex<Option<Run>>,
+    /// One at a time starts or stops it.
+    starting: tokio::sync::Mutex<()>,
+    /// One pass at a time.
+    passing: tokio::sync::Mutex<()>,
+}
+
+/// A running relay.
+struct Run {
+    engine: Arc<Engine>,
+    supervisor: JoinHandle<Drained>,
+}
+
+/// What was left when a relay stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Drained {
+    /// Dispatches that ended while it stopped, and were settled.
+    pub settled: usize,
+    /// Events that had not started: pending again, their attempt not counted.
+    pub handed_back: usize,
+    /// Dispatches that were cut short at the end of the drain timeout: pending again, their attempt counted.
+    pub abandoned: usize,
+    /// Events whose end could not be written: they come up again when their leases end.
+    pub unsettled: usize,
+}
+
+impl Drained {
+    /// Whether everything that had begun came to its end.
+    pub fn is_clean(&self) -> bool {
+        self.abandoned == 0 && self.unsettled == 0
+    }
+}
+
+/// What one pass did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Passed {
+    /// Events that were delivered.
+    pub delivered: usize,
+    /// Events that failed and are tried again later.
+    pub retried: usize,
+    /// Events that died.
+    pub dead: usize,
+    /// Events that were given back: their sink is unavailable, or their lease was lost.
+    pub handed_back: usize,
+}
+
+/// What a relay is doing, for people and their dashboards.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RelayStatus {
+    /// Whether it has been started and not stopped.
+    pub running: bool,
+    /// Whether somebody has paused it.
+    pub paused: bool,
+    /// Whether it is the active one; where all may work, always while it runs.
+    pub leading: bool,
+    /// Under which name it leases events.
+    pub worker: Option<String>,
+    /// Events straight from their commit that wait.
+    pub hot: usize,
+    /// Claimed events that wait.
+    pub claimed: usize,
+    /// Events being dispatched.
+    pub dispatching: usize,
+    /// Events whose end is being written.
+    pub settling: usize,
+    /// What the database says, if it fails.
+    pub database: Option<String>,
+    /// Its routes.
+    pub routes: Vec<RouteStatus>,
+}
+
+/// One route of a relay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteStatus {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Since when it rests, and why, if its sink is unavailable.
+    pub resting: Option<(Duration, String)>,
+}
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Relay")
+            .field("table", self.inner.plan.connections.store().table())
+            .field("running", &self.is_running())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Relay {
+    /// A relay of a table that is written to by others: programs in any language, other processes.
+    pub fn on(store: Arc<dyn Store>) -> RelayBuilder {
+        RelayBuilder::new(Connections::Given(store), Arc::default())
+    }
+
+    fn new(plan: Plan) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                plan,
+                paused: AtomicBool::new(false),
+                run: Mutex::new(None),
+                starting: tokio::sync::Mutex::default(),
+                passing: tokio::sync::Mutex::default(),
+            }),
+        }
+    }
+
+    /// Starts it; does nothing if it runs. A database that cannot be reached now is waited for, one that will
+    /// never do (no such table, no right to it) is an error.
+    pub async fn start(&self) -> Result<()> {
+        self.start_with(None).await
+    }
+
+    /// Starts it with a pass as the first thing it does; one that runs makes the pass now.
+    async fn start_with(&self, pass: Option<Pass>) -> Result<()> {
+        let _one = self.inner.starting.lock().await;
+        if self.is_running() {
+            if let (Some(run), Some(pass)) = (&*self.inner.run(), pass) {
+                *run.engine.pass.lock().unwrap_or_else(PoisonError::into_inner) = Some(pass);
+                run.engine.wake.notify_one();
+            }
+            return Ok(());
+        }
+        let plan = &self.inner.plan;
+        let store = plan.store();
+        let reached = store.stats(1).await;
+        if let Err(error) = &reached {
+            if error.kind().policy() == Policy::Fix {
+                return reached.map(drop);
+            }
+            tracing::warn!(table = %store.table(), %error, "the database is not there yet; the relay waits for it");
+        }
+        let run = plan.run(self.inner.paused.load(Ordering::Acquire), pass, reached.is_ok()).await;
+        *self.inner.run() = Some(run);
+        Ok(())
+    }
+
+    /// Stops it: claims nothing more, lets what runs finish within the drain timeout, hands back what has not
+    /// started, settles everything, and says what was left.
+    pub async fn stop(&self) -> Drained {
+        let _one = self.inner.starting.lock().await;
+        let Some(run) = self.inner.run().take() else { return Drained::default() };
+        run.engine.stop();
+        run.supervisor.await.unwrap_or_else(|error| {
+            tracing::error!(table = %run.engine.table, %error, "the relay ended badly");
+            Drained::default()
+        })
+    }
+
+    /// Runs until `cancelled` completes, then [stops](Self::stop): the whole life of a relay in one call.
+    ///
+    /// ```no_run
+    /// # async fn f(relay: posthaste::Relay) -> posthaste::Result<()> {
+    /// relay.run_until(async { tokio::signal::ctrl_c().await.ok(); }).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run_until(&self, cancelled: impl Future<Output = ()>) -> Result<Drained> {
+        self.start().await?;
+        cancelled.await;
+        Ok(self.stop().await)
+    }
+
+    /// Whether it has been started and not stopped.
+    pub fn is_running(&self) -> bool {
+        self.inner.run().as_ref().is_some_and(|run| !run.supervisor.is_finished())
+    }
+
+    /// Stops claiming and dispatching; what runs finishes, what waits is handed back. It lasts over a stop and
+    /// start.
+    pub fn pause(&self) {
+        self.set_paused(true);
+    }
+
+    /// Ends a pause.
+    pub fn resume(&self) {
+        self.set_paused(false);
+    }
+
+    /// Whether it is paused.
+    pub fn is_paused(&self) -> bool {
+        self.inner.paused.load(Ordering::Acquire)
+    }
+
+    fn set_paused(&self, paused: bool) {
+        self.inner.paused.store(paused, Ordering::Release);
+        if let Some(run) = &*self.inner.run() {
+            run.engine.control.change(|state| state.paused = paused);
+            run.engine.open_or_close_gate();
+            run.engine.wake.notify_one();
+        }
+    }
+
+    /// One pass over everything that is due, for tests and manual triggers: returns when all of it, and what was
+    /// claimed before, is settled.
+    /// A relay that does not run is started for it and stopped again; one that is paused does nothing.
+    pub async fn run_once(&self) -> Result<Passed> {
+        let _one = self.inner.passing.lock().await;
+        let ran = self.is_running();
+        let (notes, mut noted) = mpsc::unbounded_channel();
+        self.start_with(Some(Pass(notes))).await?;
+        let mut passed = Passed::default();
+        let mut failed = None;
+        while let Some(note) = noted.recv().await {
+            match note {
+                Note::Delivered => passed.delivered += 1,
+                Note::Retried => passed.retried += 1,
+                Note::Dead => passed.dead += 1,
+                Note::HandedBack => passed.handed_back += 1,
+                Note::Failed(error) => failed = Some(error),
+            }
+        }
+        if !ran {
+            self.stop().await;
+        }
+        failed.map_or(Ok(passed), Err)
+    }
+
+    /// What it is doing.
+    pub fn status(&self) -> RelayStatus {
+        let paused = self.is_paused();
+        let running = self.is_running();
+        let run = self.inner.run();
+        let Some(run) = run.as_ref() else { return RelayStatus { paused, ..RelayStatus::default() } };
+        let engine = &run.engine;
+        let load = |depth: &std::sync::atomic::AtomicUsize| depth.load(Ordering::Relaxed);
+        RelayStatus {
+            running,
+            paused,
+            leading: engine.control.now().leading,
+            worker: Some(engine.worker().to_string()),
+            hot: load(&engine.depths.hot),
+            claimed: load(&engine.depths.claimed),
+            dispatching: load(&engine.depths.running),
+            settling: load(&engine.depths.settling),
+            database: engine.outage.error(),
+            routes: engine
+                .ways
+                .iter()
+                .map(|way| RouteStatus { name: Arc::clone(&way.route.name), resting: way.breaker.resting() })
+                .collect(),
+        }
+    }
+}
+
+impl Inner {
+    fn run(&self) -> MutexGuard<'_, Option<Run>> {
+        self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(run) = self.run().take() {
+            run.engine.stop();
+        }
+    }
+}
+
+impl Plan {
+    fn new(connections: Connections, gate: Arc<Gate>, settings: Settings, routes: Arc<dyn Routes>) -> Self {
+        Self { connections, store: OnceLock::new(), gate, settings, routes }
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        self.store.get_or_init(|| match &self.connections {
+            Connections::OfItsOwn(store) => store.dedicated(),
+            Connections::Given(store) => Arc::clone(store),
+        })
+    }
+
+    /// Starts every part.
+    async fn run(&self, paused: bool, pass: Option<Pass>, reached: bool) -> Run {
+        let worker = WorkerId::unique();
+        let wake = Arc::new(Notify::new());
+        let (hot, hot_events) =
+            HotQueue::new(worker.clone(), self.settings.lease, self.settings.hot, Arc::clone(&wake));
+        let engine = Arc::new(Engine::new(Parts {
+            table: self.store().table().to_string().into(),
+            store: Arc::clone(self.store()),
+            settings: self.settings.clone(),
+            routes: Arc::clone(&self.routes),
+            worker: worker.clone(),
+            hot: Arc::clone(&hot),
+            wake,
+            paused,
+            pass,
+        }));
+        if reached {
+            // Until the clocks are compared, events that take the hot path are dated by the wrong one.
+            if let Err(error) = stats::measure_skew(&engine).await {
+                engine.outage.say(Doing::Measuring, &error);
+            }
+        }
+        let (jobs, claimed) = mpsc::channel(4);
+        // Every batch on its way has an event with a slot in it, so that the dispatcher never waits here.
+        let most = self.settings.capacity().saturating_add(self.settings.hot);
+        let (settle, ended) = mpsc::channel(most.clamp(1, Semaphore::MAX_PERMITS));
+        let (drained, is_drained) = watch::channel(false);
+        let mut pipeline = JoinSet::new();
+        pipeline.spawn(claim::Claimer::new(Arc::clone(&engine), jobs).run());
+        pipeline.spawn(dispatch::Dispatcher::new(Arc::clone(&engine), settle).run(claimed, hot_events));
+        pipeline.spawn(settle::Settler::new(Arc::clone(&engine), ended).run());
+        let mut beside = JoinSet::new();
+        beside.spawn(renew::run(Arc::clone(&engine), is_drained.clone()));
+        beside.spawn(wake::run(Arc::clone(&engine)));
+        beside.spawn(purge::run(Arc::clone(&engine)));
+        beside.spawn(stats::run(Arc::clone(&engine)));
+        let presence = tokio::spawn(presence::run(Arc::clone(&engine), worker, is_drained));
+        self.gate.attach(&hot);
+        tracing::info!(table = %engine.table, routes = engine.ways.len(), "the relay has started");
+        let supervisor = Supervisor {
+            engine: Arc::clone(&engine),
+            gate: Arc::clone(&self.gate),
+            hot,
+            pipeline,
+            beside,
+            presence,
+            drained,
+        };
+        Run { engine, supervisor: tokio::spawn(supervisor.run()) }
+    }
+}
+
+/// Sees the parts of one run to their end.
+struct Supervisor {
+    engine: Arc<Engine>,
+    gate: Arc<Gate>,
+    hot: Arc<HotQueue>,
+    pipeline: JoinSet<()>,
+    beside: JoinSet<()>,
+    presence: JoinHandle<()>,
+    drained: watch::Sender<bool>,
+}
+
+impl Supervisor {
+    async fn run(mut self) -> Drained {
+        // No part ends before the relay stops, unless by a panic of ours: better none than half of them.
+        tokio::select! {
+            () = self.engine.control.stopping() => {}
+            ended = self.pipeline.join_next() => {
+                tracing::error!(table = %self.engine.table, ?ended, "a part of the relay ended by itself; the relay stops");
+            }
+        }
+        let before = self.engine.tally.ended();
+        self.engine.stop();
+        self.gate.detach(&self.hot);
+        let within = self.engine.settings.drain + LAST_WRITES;
+        let all_ended = async { while self.pipeline.join_next().await.is_some() {} };
+        if tokio::time::timeout(within, all_ended).await.is_err() {
+            tracing::warn!(table = %self.engine.table, "the database does not answer: what could not be settled is left to its leases");
+            self.pipeline.abort_all();
+            while self.pipeline.join_next().await.is_some() {}
+        }
+        let _ = self.drained.send(true);
+        // Nothing that may be in the middle of a statement is cancelled while there is hope that it ends.
+        let ended = async {
+            while self.beside.join_next().await.is_some() {}
+            let _ = (&mut self.presence).await;
+        };
+        if tokio::time::timeout(LAST_WRITES, ended).await.is_err() {
+            self.beside.abort_all();
+            self.presence.abort();
+        }
+        telemetry::leader(&self.engine.table, false);
+        for way in &self.engine.ways {
+            telemetry::sink_paused(&self.engine.table, &way.route.name, false);
+        }
+        self.report(before)
+    }
+
+    fn report(&self, before: Ended) -> Drained {
+        let after = self.engine.tally.ended();
+        let abandoned = after.interrupted - before.interrupted;
+        let drained = Drained {
+            settled: (after.settled - before.settled).saturating_sub(abandoned),
+            handed_back: after.handed_back - before.handed_back,
+            abandoned,
+            unsettled: self.engine.depths.all(),
+        };
+        tracing::info!(
+            table = %self.engine.table, settled = drained.settled, handed_back = drained.handed_back,
+            abandoned = drained.abandoned, unsettled = drained.unsettled, "the relay has stopped"
+        );
+        drained
+    }
+}

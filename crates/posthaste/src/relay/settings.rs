@@ -1,0 +1,113 @@
+//! The relay's settings, and which of them cannot work together.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::retry::{Random, Retries, SystemRandom};
+use crate::dispatch::TopicMap;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::TableName;
+
+/// What a relay is told; the builder documents each with the reason for its default.
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) batch: usize,
+    pub(super) capacity: usize,
+    pub(super) concurrency: Option<usize>,
+    pub(super) hot: usize,
+    pub(super) poll: Duration,
+    pub(super) lease: Duration,
+    pub(super) timeout: Duration,
+    pub(super) drain: Duration,
+    pub(super) probe: (Duration, Duration),
+    pub(super) retention: Duration,
+    pub(super) dead_retention: Option<Duration>,
+    pub(super) purge_every: Duration,
+    pub(super) stats_every: Duration,
+    pub(super) single_active: bool,
+    pub(super) mask_tenants: bool,
+    pub(super) retries: Retries,
+    pub(super) random: Arc<dyn Random>,
+    pub(super) topics: Option<TopicMap>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            batch: 500,
+            capacity: 0,
+            concurrency: None,
+            hot: 1024,
+            poll: Duration::from_secs(1),
+            lease: Duration::from_secs(60),
+            timeout: Duration::from_secs(30),
+            drain: Duration::from_secs(5),
+            probe: (Duration::from_secs(1), Duration::from_secs(30)),
+            retention: Duration::from_secs(7 * 86_400),
+            dead_retention: None,
+            purge_every: Duration::from_secs(60),
+            stats_every: Duration::from_secs(5),
+            single_active: false,
+            mask_tenants: false,
+            retries: Retries::default(),
+            random: Arc::new(SystemRandom),
+            topics: None,
+        }
+    }
+}
+
+impl Settings {
+    /// How many claimed events are in memory at once: enough to claim while the last batch is under way.
+    pub(super) fn capacity(&self) -> usize {
+        if self.capacity == 0 { self.batch.saturating_mul(2) } else { self.capacity }
+    }
+
+    /// How many publishes run at once where nothing was said: batches keep a broker busy with a few, handlers
+    /// wait for others most of their time.
+    pub(super) fn concurrency(&self, batch_limit: usize) -> usize {
+        self.concurrency.unwrap_or(if batch_limit == 1 { 32 } else { 4 })
+    }
+
+    /// Refuses what cannot work, and says which.
+    pub(super) fn check(&self, table: &TableName) -> Result<()> {
+        let refuse = |message: String| {
+            Err(Error::new(ErrorKind::InvalidSetting, format!("relay of table {table}: {message}")))
+        };
+        let positive =
+            [("batch", self.batch), ("capacity", self.capacity()), ("concurrency", self.concurrency(1))];
+        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return refuse(format!("{name} is 0: nothing would ever move"));
+        }
+        let durations = [
+            ("poll interval", self.poll),
+            ("lease", self.lease),
+            ("timeout", self.timeout),
+            ("first probe", self.probe.0),
+            ("purge interval", self.purge_every),
+            ("stats interval", self.stats_every),
+        ];
+        if let Some((name, _)) = durations.iter().find(|(_, value)| value.is_zero()) {
+            return refuse(format!("the {name} is 0"));
+        }
+        if self.timeout >= self.lease {
+            return refuse(format!(
+                "timeout {:?} is not shorter than the lease {:?}: another worker could take an event while it \
+                 is being delivered",
+                self.timeout, self.lease
+            ));
+        }
+        if self.poll > self.lease / 3 {
+            return refuse(format!(
+                "poll interval {:?} is longer than a third of the lease {:?}: an ended lease would wait too long",
+                self.poll, self.lease
+            ));
+        }
+        if self.probe.1 < self.probe.0 {
+            return refuse(format!(
+                "the longest time between probes {:?} is shorter than the first {:?}",
+                self.probe.1, self.probe.0
+            ));
+        }
+        Ok(())
+    }
+}

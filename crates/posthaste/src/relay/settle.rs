@@ -1,0 +1,183 @@
+//! The settler: gathers how events ended and writes it in one statement.
+//!
+//! It waits a moment for more to write, so that slow trickles do not cost a statement each; while one statement
+//! is under way the next fills up. A settlement that finds its lease lost changes nothing: that is counted and
+//! logged, and is no failure. If the database is gone it tries again until it is back; the events' slots stay
+//! taken meanwhile, so that nothing piles up, and nothing is claimed before it has caught up.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::dispatch::Ended;
+use super::engine::Engine;
+use super::job::{Job, Note};
+use super::outage::{Doing, Pauses};
+use crate::store::{Keep, Settled, Settlement, Verdict};
+use crate::telemetry;
+
+/// How long the first of a batch waits for others.
+const LINGER: Duration = Duration::from_millis(2);
+/// Most settlements of one statement.
+const MOST: usize = 1000;
+/// The pause before rows are settled again that a producer had locked.
+const BUSY: Duration = Duration::from_millis(20);
+
+pub(super) struct Settler {
+    engine: Arc<Engine>,
+    ended: mpsc::Receiver<Vec<Ended>>,
+    pauses: Pauses,
+}
+
+impl Settler {
+    pub(super) fn new(engine: Arc<Engine>, ended: mpsc::Receiver<Vec<Ended>>) -> Self {
+        let pauses = Pauses::new(Arc::clone(&engine.settings.random));
+        Self { engine, ended, pauses }
+    }
+
+    /// Settles until the dispatcher has ended and everything is written.
+    pub(super) async fn run(mut self) {
+        while let Some(first) = self.ended.recv().await {
+            let batch = self.gather(first).await;
+            self.write(batch).await;
+        }
+    }
+
+    async fn gather(&mut self, mut batch: Vec<Ended>) -> Vec<Ended> {
+        let until = Instant::now() + LINGER;
+        while batch.len() < MOST {
+            match tokio::time::timeout_at(until, self.ended.recv()).await {
+                Ok(Some(more)) => batch.extend(more),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        batch
+    }
+
+    async fn write(&mut self, mut batch: Vec<Ended>) {
+        let keep = match self.engine.settings.retention {
+            Duration::ZERO => Keep::Nothing,
+            _ => Keep::Delivered,
+        };
+        while !batch.is_empty() {
+            let settlements: Vec<Settlement> = batch.iter().map(settlement).collect();
+            match self.engine.store.settle(&settlements, keep).await {
+                Ok(settled) => {
+                    self.engine.behind.send_replace(false);
+                    self.engine.outage.over(Doing::Settling);
+                    self.pauses.reset();
+                    batch = self.account(batch, &settled);
+                    if !batch.is_empty() {
+                        tokio::time::sleep(BUSY).await;
+                    }
+                }
+                Err(error) => {
+                    self.engine.behind.send_replace(true);
+                    self.engine.outage.say(Doing::Settling, &error);
+                    tokio::time::sleep(self.pauses.next()).await;
+                }
+            }
+        }
+    }
+
+    /// Counts and logs what was written, frees the slots, and answers with what is still to be written.
+    fn account(&self, batch: Vec<Ended>, settled: &Settled) -> Vec<Ended> {
+        let engine = &self.engine;
+        let mut counts: HashMap<(&str, &'static str), u64> = HashMap::new();
+        let mut dead: HashMap<&str, u64> = HashMap::new();
+        let mut latencies: HashMap<&str, telemetry::Latencies> = HashMap::new();
+        let is_open =
+            |ended: &Ended, ids: &[Uuid]| !ids.is_empty() && ids.contains(&ended.job.held.lease.id());
+        let (busy, done): (Vec<Ended>, Vec<Ended>) =
+            batch.into_iter().partition(|ended| is_open(ended, &settled.busy));
+        engine.depths.settling.fetch_sub(done.len(), Ordering::Relaxed);
+        for ended in &done {
+            let Ended { job, ending } = ended;
+            if is_open(ended, &settled.lost) {
+                engine.lose(job, "its lease was lost before it was settled");
+                continue;
+            }
+            let topic = job.delivery.event.topic();
+            if let Some(result) = ending.result {
+                *counts.entry((topic, result)).or_default() += 1;
+                let latencies =
+                    latencies.entry(topic).or_insert_with(|| telemetry::latencies(&engine.table, topic));
+                latencies.dispatch.record(ending.took.as_secs_f64());
+                if ending.verdict == Verdict::Delivered {
+                    latencies.delivery.record((job.age + job.got.elapsed()).as_secs_f64());
+                }
+            }
+            if matches!(ending.verdict, Verdict::Dead { .. }) {
+                *dead.entry(topic).or_default() += 1;
+            }
+            engine.conclude(job, &ending.verdict);
+        }
+        for ((topic, result), n) in counts {
+            telemetry::dispatched(&engine.table, topic, result, n);
+        }
+        for (topic, n) in dead {
+            telemetry::dead(&engine.table, topic, n);
+        }
+        drop(done);
+        engine.slots.tell();
+        busy
+    }
+}
+
+fn settlement(ended: &Ended) -> Settlement {
+    Settlement { lease: ended.job.held.lease.clone(), verdict: ended.ending.verdict.clone() }
+}
+
+impl Engine {
+    /// Somebody else has the event, or nobody knows: nothing was written, and that is no failure.
+    pub(super) fn lose(&self, job: &Job, how: &str) {
+        let event = &job.delivery.event;
+        self.tally.lost.fetch_add(1, Ordering::Relaxed);
+        telemetry::lease_lost(&self.table, 1);
+        tracing::warn!(
+            table = %self.table, topic = event.topic(), event_id = %event.id(), tenant = self.tenant(event.tenant_id()),
+            sequence = job.delivery.sequence, attempt = job.delivery.attempt, "{how}: another worker delivers it"
+        );
+        if let Some(pass) = &job.pass {
+            pass.note(Note::HandedBack);
+        }
+    }
+
+    /// Logs and counts what was written of one event.
+    fn conclude(&self, job: &Job, verdict: &Verdict) {
+        let event = &job.delivery.event;
+        let (counter, note) = match verdict {
+            Verdict::Delivered => {
+                tracing::trace!(
+                    table = %self.table, topic = event.topic(), event_id = %event.id(), tenant = self.tenant(event.tenant_id()),
+                    sequence = job.delivery.sequence, attempt = job.delivery.attempt, "delivered"
+                );
+                (&self.tally.delivered, Note::Delivered)
+            }
+            Verdict::Retry { after, error } => {
+                tracing::warn!(
+                    table = %self.table, topic = event.topic(), event_id = %event.id(), tenant = self.tenant(event.tenant_id()),
+                    sequence = job.delivery.sequence, attempt = job.delivery.attempt, ?after, %error, "a dispatch failed; it is tried again"
+                );
+                (&self.tally.retried, Note::Retried)
+            }
+            Verdict::Dead { error } => {
+                tracing::error!(
+                    table = %self.table, topic = event.topic(), event_id = %event.id(), tenant = self.tenant(event.tenant_id()),
+                    sequence = job.delivery.sequence, attempt = job.delivery.attempt, %error, "an event is dead"
+                );
+                (&self.tally.dead, Note::Dead)
+            }
+            Verdict::Released { .. } => (&self.tally.handed_back, Note::HandedBack),
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if let Some(pass) = &job.pass {
+            pass.note(note);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! From what a sink answered to what is written: the one table of the four ways a dispatch can fail.
+//!
+//! | answer | written |
+//! |---|---|
+//! | delivered | delivered, for good |
+//! | retry | available again after the policy's delay or the one asked for; dead at the attempt limit |
+//! | reject, or no route | dead at once |
+//! | unavailable | given back, the attempt not counted |
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::retry::{Backoff, RetryPolicy};
+use crate::dispatch::redact;
+use crate::sink::{Delivery, Outcome};
+use crate::store::Verdict;
+
+/// How one dispatch ended.
+pub(super) struct Ending {
+    pub(super) verdict: Verdict,
+    /// Its name in the metrics; `None` where nothing was dispatched.
+    pub(super) result: Option<&'static str>,
+    /// How long the dispatch took.
+    pub(super) took: Duration,
+}
+
+impl Ending {
+    /// Never started, or stopped through no fault of its own: the attempt does not count.
+    pub(super) fn handed_back(after: Duration) -> Self {
+        Self { verdict: Verdict::Released { after }, result: None, took: Duration::ZERO }
+    }
+}
+
+impl Engine {
+    /// What an answer comes to.
+    pub(super) fn judge(&self, delivery: &Delivery, outcome: Outcome, took: Duration) -> Ending {
+        let event = &delivery.event;
+        let (verdict, result) = match outcome {
+            Outcome::Delivered => (Verdict::Delivered, "delivered"),
+            Outcome::Reject { error } => (Verdict::Dead { error: redact(&error, event) }, "dead"),
+            Outcome::Unavailable { .. } => {
+                (Verdict::Released { after: self.unavailable_for() }, "unavailable")
+            }
+            Outcome::Retry { after, error } => {
+                let error = redact(&error, event);
+                match self.next_try(delivery, after) {
+                    Some(after) => (Verdict::Retry { after, error }, "retry"),
+                    None => (Verdict::Dead { error }, "dead"),
+                }
+            }
+        };
+        Ending { verdict, result: Some(result), took }
+    }
+
+    /// Where one route of several rests, its events step aside for those of the others until it is probed; the
+    /// only one's keep their place.
+    fn unavailable_for(&self) -> Duration {
+        if self.ways.len() > 1 { self.settings.probe.0 } else { Duration::ZERO }
+    }
+
+    /// After how long to try again; `None` if no attempt is left.
+    fn next_try(&self, delivery: &Delivery, asked: Option<Duration>) -> Option<Duration> {
+        let policy = self.settings.retries.policy(delivery.event.topic());
+        // A policy is the user's code: if it panics, the default decides.
+        let ask = || {
+            let left = delivery.attempt < policy.max_attempts().max(1);
+            left.then(|| asked.unwrap_or_else(|| policy.delay(delivery.attempt, self.settings.random.next())))
+        };
+        catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|_| {
+            tracing::error!(table = %self.table, topic = delivery.event.topic(), "the retry policy panicked; the default decides");
+            let policy: &dyn RetryPolicy = &Backoff::default();
+            (delivery.attempt < policy.max_attempts()).then(|| policy.delay(delivery.attempt, 1.0))
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! Metrics: their names, and the few places that record them.
+//!
+//! They go through the [`metrics`] facade: a program that installs a recorder sees them, for others they cost
+//! next to nothing. Labels are few and of few values: table, topic, result, sink, queue. Nothing here knows a
+//! database or a sink; the seams call it, in batches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+
+use crate::store::{Stats, TableName};
+
+/// Events written, by table and topic; counted when written, so that a rollback leaves them counted.
+pub const ENQUEUE_TOTAL: &str = "outbox_enqueue_total";
+/// Dispatches that ended, by table, topic and result: `delivered`, `retry`, `dead` or `unavailable`.
+pub const DISPATCH_TOTAL: &str = "outbox_dispatch_total";
+/// Events that became dead, by table and topic.
+pub const DEAD_TOTAL: &str = "outbox_dead_total";
+/// Leases found lost, by table.
+pub const LEASE_LOST_TOTAL: &str = "outbox_lease_lost_total";
+/// Slots of the hot path that events were given when they were written, by table; a rollback leaves them counted.
+pub const HOT_ENQUEUED_TOTAL: &str = "outbox_hot_enqueued_total";
+/// Events for which the hot path had no slot, by table: it was full, or its relay paused, standing by or resting.
+pub const HOT_REJECTED_TOTAL: &str = "outbox_hot_rejected_total";
+/// From the start of a dispatch to its end, by table and topic.
+pub const DISPATCH_LATENCY: &str = "outbox_dispatch_latency_seconds";
+/// From an event's commit (its writing, where the commit is not known) to its delivery, by table and topic.
+pub const DELIVERY_LATENCY: &str = "outbox_delivery_latency_seconds";
+/// Events waiting, by table; counted no further than a limit.
+pub const PENDING: &str = "outbox_pending";
+/// Events leased, by table; counted no further than a limit.
+pub const LOCKED: &str = "outbox_locked";
+/// Dead letters, by table; counted no further than a limit.
+pub const DEAD: &str = "outbox_dead";
+/// How long the oldest undelivered event has been available, by table.
+pub const OLDEST_AGE: &str = "outbox_oldest_age_seconds";
+/// Events in the relay's memory, by table and queue: `hot`, `claimed`, `running` or `settling`.
+pub const QUEUE_DEPTH: &str = "outbox_queue_depth";
+/// 1 where this relay is the active one, by table.
+pub const RELAY_LEADER: &str = "outbox_relay_leader";
+/// 1 where a sink rests because it is unavailable, by table and sink.
+pub const SINK_PAUSED: &str = "outbox_sink_paused";
+
+/// Tells the installed recorder what each metric means. A program that installs one calls it once.
+pub fn describe() {
+    describe_counter!(ENQUEUE_TOTAL, Unit::Count, "Events written to an outbox");
+    describe_counter!(DISPATCH_TOTAL, Unit::Count, "Dispatches that ended, by result");
+    describe_counter!(DEAD_TOTAL, Unit::Count, "Events that became dead");
+    describe_counter!(LEASE_LOST_TOTAL, Unit::Count, "Leases that somebody else took");
+    describe_counter!(HOT_ENQUEUED_TOTAL, Unit::Count, "Events that went straight from commit to relay");
+    describe_counter!(HOT_REJECTED_TOTAL, Unit::Count, "Events for which the hot path had no room");
+    describe_histogram!(DISPATCH_LATENCY, Unit::Seconds, "Time from the start of a dispatch to its end");
+    describe_histogram!(DELIVERY_LATENCY, Unit::Seconds, "Time from commit to delivery");
+    describe_gauge!(PENDING, Unit::Count, "Events waiting, counted up to a limit");
+    describe_gauge!(LOCKED, Unit::Count, "Events leased, counted up to a limit");
+    describe_gauge!(DEAD, Unit::Count, "Dead letters, counted up to a limit");
+    describe_gauge!(OLDEST_AGE, Unit::Seconds, "Age of the oldest undelivered event that is due");
+    describe_gauge!(QUEUE_DEPTH, Unit::Count, "Events in the relay's memory, by queue");
+    describe_gauge!(RELAY_LEADER, Unit::Count, "1 where this relay is the active one");
+    describe_gauge!(SINK_PAUSED, Unit::Count, "1 where a sink rests because it is unavailable");
+}
+
+fn shared(text: &Arc<str>) -> metrics::SharedString {
+    metrics::SharedString::from_shared(Arc::clone(text))
+}
+
+pub(crate) fn enqueued(table: &TableName, topic: &str, n: u64) {
+    counter!(ENQUEUE_TOTAL, "table" => table.to_string(), "topic" => topic.to_owned()).increment(n);
+}
+
+pub(crate) fn hot(table: &TableName, taken: usize, refused: usize) {
+    if taken > 0 {
+        counter!(HOT_ENQUEUED_TOTAL, "table" => table.to_string()).increment(taken as u64);
+    }
+    if refused > 0 {
+        counter!(HOT_REJECTED_TOTAL, "table" => table.to_string()).increment(refused as u64);
+    }
+}
+
+pub(crate) fn dispatched(table: &Arc<str>, topic: &str, result: &'static str, n: u64) {
+    counter!(DISPATCH_TOTAL, "table" => shared(table), "topic" => topic.to_owned(), "result" => result)
+        .increment(n);
+}
+
+pub(crate) fn dead(table: &Arc<str>, topic: &str, n: u64) {
+    counter!(DEAD_TOTAL, "table" => shared(table), "topic" => topic.to_owned()).increment(n);
+}
+
+pub(crate) fn lease_lost(table: &Arc<str>, n: u64) {
+    counter!(LEASE_LOST_TOTAL, "table" => shared(table)).increment(n);
+}
+
+/// Where the times of one topic's dispatches and deliveries are recorded.
+pub(crate) struct Latencies {
+    pub(crate) dispatch: metrics::Histogram,
+    pub(crate) delivery: metrics::Histogram,
+}
+
+pub(crate) fn latencies(table: &Arc<str>, topic: &str) -> Latencies {
+    Latencies {
+        dispatch: histogram!(DISPATCH_LATENCY, "table" => shared(table), "topic" => topic.to_owned()),
+        delivery: histogram!(DELIVERY_LATENCY, "table" => shared(table), "topic" => topic.to_owned()),
+    }
+}
+
+pub(crate) fn state(table: &Arc<str>, stats: &Stats) {
+    let set = |name: &'static str, value: f64| gauge!(name, "table" => shared(table)).set(value);
+    set(PENDING, stats.pending.n as f64);
+    set(LOCKED, stats.processing.n as f64);
+    set(DEAD, stats.dead.n as f64);
+    set(OLDEST_AGE, stats.oldest_age.unwrap_or(Duration::ZERO).as_secs_f64());
+}
+
+pub(crate) fn depth(table: &Arc<str>, queue: &'static str, depth: usize) {
+    gauge!(QUEUE_DEPTH, "table" => shared(table), "queue" => queue).set(depth as f64);
+}
+
+pub(crate) fn leader(table: &Arc<str>, leads: bool) {
+    gauge!(RELAY_LEADER, "table" => shared(table)).set(f64::from(u8::from(leads)));
+}
+
+pub(crate) fn sink_paused(table: &Arc<str>, sink: &Arc<str>, paused: bool) {
+    gauge!(SINK_PAUSED, "table" => shared(table), "sink" => shared(sink)).set(f64::from(u8::from(paused)));
+}

@@ -1,0 +1,152 @@
+//! A store that writes down what is asked of it, and fails when told to.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use posthaste::store::*;
+use posthaste::{Error, ErrorKind, Event, Result};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+pub struct Spy {
+    inner: Arc<dyn Store>,
+    /// How many events each claim asked for.
+    pub claims: Mutex<Vec<u32>>,
+    /// How many settlements each statement had.
+    pub settles: Mutex<Vec<usize>>,
+    /// How many leases were extended.
+    pub extended: AtomicUsize,
+    /// How many sessions were opened.
+    sessions: AtomicUsize,
+    /// How often events were claimed, extended, settled or counted in vain.
+    pub failures: AtomicUsize,
+    /// Whether the database is gone.
+    pub gone: AtomicBool,
+    /// Whether it says it has extended leases and hardly does.
+    forgetful: bool,
+}
+
+impl Spy {
+    pub fn on(inner: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self::new(inner))
+    }
+
+    /// A store with a planted bug.
+    pub fn forgetful(inner: Arc<dyn Store>) -> Self {
+        Self { forgetful: true, ..Self::new(inner) }
+    }
+
+    fn new(inner: Arc<dyn Store>) -> Self {
+        Self {
+            inner,
+            claims: Mutex::default(),
+            settles: Mutex::default(),
+            extended: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
+            failures: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+            forgetful: false,
+        }
+    }
+
+    pub fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::SeqCst)
+    }
+
+    fn reach(&self) -> Result<()> {
+        if self.gone.load(Ordering::SeqCst) {
+            self.failures.fetch_add(1, Ordering::SeqCst);
+            return Err(Error::new(ErrorKind::Unreachable, "the database is gone"));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for Spy {
+    fn table(&self) -> &TableName {
+        self.inner.table()
+    }
+    fn dialect(&self) -> Dialect {
+        self.inner.dialect()
+    }
+    async fn now(&self) -> Result<OffsetDateTime> {
+        self.reach()?;
+        self.inner.now().await
+    }
+    async fn insert(&self, events: &[Event]) -> Result<Vec<Enqueued>> {
+        self.inner.insert(events).await
+    }
+    async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch> {
+        self.reach()?;
+        self.claims.lock().unwrap().push(claim.limit);
+        self.inner.claim(claim).await
+    }
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
+        self.reach()?;
+        self.extended.fetch_add(leases.len(), Ordering::SeqCst);
+        let length = if self.forgetful { Duration::from_secs(1) } else { length };
+        self.inner.extend(leases, length).await
+    }
+    async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {
+        self.reach()?;
+        self.settles.lock().unwrap().push(settlements.len());
+        self.inner.settle(settlements, keep).await
+    }
+    fn dedicated(&self) -> Arc<dyn Store> {
+        self.inner.dedicated()
+    }
+    async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>> {
+        self.reach()?;
+        self.sessions.fetch_add(1, Ordering::SeqCst);
+        self.inner.session(worker).await
+    }
+    async fn end_orphaned_leases(&self) -> Result<u64> {
+        self.inner.end_orphaned_leases().await
+    }
+    async fn notify(&self) -> Result<()> {
+        self.inner.notify().await
+    }
+    async fn listen(&self) -> Result<Option<Box<dyn Notifications>>> {
+        self.inner.listen().await
+    }
+    async fn get(&self, id: Uuid) -> Result<Option<Record>> {
+        self.inner.get(id).await
+    }
+    async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
+        self.inner.list(filter, page).await
+    }
+    async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
+        self.inner.count(filter, cap).await
+    }
+    async fn stats(&self, cap: u32) -> Result<Stats> {
+        self.reach()?;
+        self.inner.stats(cap).await
+    }
+    async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        self.inner.replay(filter, limit).await
+    }
+    async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64> {
+        self.inner.discard(filter, limit).await
+    }
+    async fn purge(&self, purge: Purge) -> Result<u64> {
+        self.inner.purge(purge).await
+    }
+    async fn migrate_up(&self) -> Result<Vec<u32>> {
+        self.inner.migrate_up().await
+    }
+    async fn migrate_down(&self, target: u32) -> Result<Vec<u32>> {
+        self.inner.migrate_down(target).await
+    }
+    async fn migrations(&self) -> Result<Vec<MigrationState>> {
+        self.inner.migrations().await
+    }
+    async fn validate(&self) -> Result<Vec<Difference>> {
+        self.inner.validate().await
+    }
+    async fn close(&self) {
+        self.inner.close().await
+    }
+}

@@ -1,0 +1,208 @@
+//! Metrics and logs: every metric is there with few labels, and no payload is anywhere.
+//!
+//! Rows of the contract: OP6, OP7.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use posthaste::sink::Delivery;
+use posthaste::store::{Claim, Settlement};
+use posthaste::{Event, Failure, Router};
+use uuid::Uuid;
+
+use crate::harness::database::Handle;
+use crate::harness::{Db, Kind, Recorder, Setup, log, worker};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A metric's name, its labels other than the table, and its least value.
+type Expected<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);
+
+fn snapshotter() -> &'static Snapshotter {
+    static SNAPSHOTTER: OnceLock<Snapshotter> = OnceLock::new();
+    SNAPSHOTTER.get_or_init(|| {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        recorder.install().unwrap();
+        posthaste::telemetry::describe();
+        snapshotter
+    })
+}
+
+/// The metrics of one table: name and labels other than the table, and the value.
+fn metrics_of(table: &str) -> BTreeMap<(String, BTreeMap<String, String>), f64> {
+    let mut found = BTreeMap::new();
+    for (key, _, _, value) in snapshotter().snapshot().into_vec() {
+        let mut labels: BTreeMap<String, String> =
+            key.key().labels().map(|label| (label.key().to_owned(), label.value().to_owned())).collect();
+        if labels.remove("table").as_deref() == Some(table) {
+            let value = match value {
+                DebugValue::Counter(count) => count as f64,
+                DebugValue::Gauge(gauge) => gauge.into_inner(),
+                DebugValue::Histogram(values) => values.len() as f64,
+            };
+            found.insert((key.key().name().to_owned(), labels), value);
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn op6_every_metric_is_emitted_with_few_labels() {
+    snapshotter();
+    let table = format!("seen_{}", &Uuid::now_v7().simple().to_string()[..24]);
+    let db = Db::with(Kind::Sqlite, Setup { table: Some(table.clone()), ..Setup::default() }).await;
+    let Handle::Sqlite(sql) = db.handle() else { unreachable!() };
+    let fine = Recorder::default();
+    let fail = |failure: fn() -> Failure| move |_: Delivery| async move { Err::<(), _>(failure()) };
+    let router = Router::new()
+        .topic("fine", fine.clone())
+        .topic("retry", fail(|| Failure::retry("a")))
+        .topic("reject", fail(|| Failure::reject("b")))
+        .topic("down", fail(|| Failure::unavailable("c")));
+    let relay = db
+        .relay()
+        .handler(router)
+        .hot_queue(2)
+        .stats_interval(SECOND / 20)
+        .single_active()
+        .start()
+        .await
+        .unwrap();
+    while !relay.status().leading {
+        tokio::task::yield_now().await;
+    }
+    // Three events of one transaction for two slots.
+    let mut tx = sql.outbox.begin().await.unwrap();
+    let events = [1, 2, 3].map(|n| Event::json("fine", &n).unwrap());
+    sql.outbox.enqueue_all(&mut tx, events).await.unwrap();
+    tx.commit().await.unwrap();
+    for topic in ["retry", "reject", "down"] {
+        db.enqueue_numbers(topic, 0..1).await;
+    }
+    fine.wait_for(3).await;
+    let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
+    let expected: [Expected<'_>; 16] = [
+        ("outbox_enqueue_total", &[("topic", "fine")], 3.0),
+        ("outbox_dispatch_total", &[("topic", "fine"), ("result", "delivered")], 3.0),
+        ("outbox_dispatch_total", &[("topic", "retry"), ("result", "retry")], 1.0),
+        ("outbox_dispatch_total", &[("topic", "reject"), ("result", "dead")], 1.0),
+        ("outbox_dispatch_total", &[("topic", "down"), ("result", "unavailable")], 1.0),
+        ("outbox_dead_total", &[("topic", "reject")], 1.0),
+        ("outbox_hot_enqueued_total", &[], 2.0),
+        ("outbox_hot_rejected_total", &[], 1.0),
+        ("outbox_dispatch_latency_seconds", &[("topic", "fine")], 1.0),
+        ("outbox_delivery_latency_seconds", &[("topic", "fine")], 1.0),
+        ("outbox_pending", &[], 1.0),
+        ("outbox_locked", &[], 0.0),
+        ("outbox_dead", &[], 1.0),
+        ("outbox_oldest_age_seconds", &[], 0.0),
+        ("outbox_queue_depth", &[("queue", "running")], 0.0),
+        ("outbox_relay_leader", &[], 1.0),
+    ];
+    let mut seen: BTreeMap<(String, BTreeMap<String, String>), f64> = BTreeMap::new();
+    // A snapshot takes counters and histograms back to zero, and a gauge comes and goes.
+    let mut highest = |metrics: BTreeMap<(String, BTreeMap<String, String>), f64>| {
+        for (key, value) in metrics {
+            let adds_up = key.0.ends_with("_total") || key.0.ends_with("_latency_seconds");
+            let kept = seen.entry(key).or_insert(0.0);
+            *kept = if adds_up { *kept + value } else { kept.max(value) };
+        }
+        seen.clone()
+    };
+    let missing = |seen: &BTreeMap<(String, BTreeMap<String, String>), f64>| -> Vec<String> {
+        let there = |name: &str, pairs: &[(&str, &str)], least: f64| {
+            seen.get(&(name.to_owned(), labels(pairs))).is_some_and(|value| *value >= least)
+        };
+        let missing = expected.iter().filter(|(name, pairs, least)| !there(name, pairs, *least));
+        let mut missing: Vec<String> = missing.map(|(name, pairs, _)| format!("{name} {pairs:?}")).collect();
+        if !there("outbox_sink_paused", &[("sink", "down")], 1.0) {
+            missing.push("outbox_sink_paused".to_owned());
+        }
+        missing
+    };
+    let began = std::time::Instant::now();
+    let seen = loop {
+        let seen = highest(metrics_of(&table));
+        if missing(&seen).is_empty() {
+            break seen;
+        }
+        assert!(began.elapsed() < 60 * SECOND, "missing: {:?} of {seen:?}", missing(&seen));
+        tokio::time::sleep(SECOND / 20).await;
+    };
+    relay.stop().await;
+    let allowed: BTreeSet<&str> = ["topic", "result", "sink", "queue"].into();
+    for (name, labels) in seen.keys() {
+        assert!(labels.keys().all(|label| allowed.contains(&**label)), "{name} has labels {labels:?}");
+    }
+    db.drop_everything().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn op6_a_lost_lease_is_counted() {
+    snapshotter();
+    let table = format!("lost_{}", &Uuid::now_v7().simple().to_string()[..24]);
+    let db = Db::with(Kind::Sqlite, Setup { table: Some(table.clone()), ..Setup::default() }).await;
+    db.enqueue_numbers("a", 0..1).await;
+    let (entered, mut entering) = tokio::sync::mpsc::unbounded_channel();
+    let go = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let may_go = std::sync::Arc::clone(&go);
+    let stalls = move |_: Delivery| {
+        let (entered, may_go) = (entered.clone(), std::sync::Arc::clone(&may_go));
+        async move {
+            entered.send(()).unwrap();
+            may_go.acquire().await.unwrap().forget();
+            Ok::<_, Failure>(())
+        }
+    };
+    let relay = db.relay().handler(stalls).start().await.unwrap();
+    entering.recv().await.unwrap();
+    db.shift(120 * SECOND).await;
+    let claimed = db.store().claim(&Claim::by(worker())).await.unwrap().events.remove(0);
+    db.store().settle(&[Settlement::delivered(claimed.lease)], Default::default()).await.unwrap();
+    go.add_permits(1);
+    relay.stop().await;
+    let lost = metrics_of(&table)[&("outbox_lease_lost_total".to_owned(), BTreeMap::new())];
+    assert_eq!(lost, 1.0);
+    db.drop_everything().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn op7_logs_name_the_event_and_never_its_payload() {
+    for masked in [false, true] {
+        let db = Db::new(Kind::Sqlite).await;
+        let mut tx = db.begin().await;
+        let payload = serde_json::json!({"secret": "the payload of it"});
+        let event = Event::json("order.placed.v1", &payload).unwrap().tenant("acme").build().unwrap();
+        let id = event.id();
+        let log = log::watch(id.to_string());
+        let everything = log::watch("the payload of it");
+        tx.enqueue(&db, event).await.unwrap();
+        tx.commit().await;
+        let echo = |delivery: Delivery| async move {
+            let payload = String::from_utf8_lossy(delivery.event.payload().bytes()).into_owned();
+            Err::<(), _>(Failure::reject(format!("cannot take {payload}")))
+        };
+        let mut relay = db.relay().handler(echo);
+        if masked {
+            relay = relay.mask_tenants();
+        }
+        relay.build().unwrap().run_once().await.unwrap();
+        let dead: Vec<String> =
+            log.lines().into_iter().filter(|line| line.contains("an event is dead")).collect();
+        assert_eq!(dead.len(), 1, "{:?}", log.lines());
+        let tenant = if masked { "tenant=\"***\"" } else { "tenant=\"acme\"" };
+        for part in ["ERROR", "table=outbox", "topic=\"order.placed.v1\"", "sequence=1", "attempt=1", tenant]
+        {
+            assert!(dead[0].contains(part), "{part} is not in {}", dead[0]);
+        }
+        let leaks: Vec<String> =
+            everything.lines().into_iter().filter(|line| !line.contains("INSERT")).collect();
+        assert!(leaks.is_empty(), "{leaks:?}");
+        db.drop_everything().await;
+    }
+}

@@ -1,0 +1,5 @@
+//! Recovery: the database gone and back, relays that die, and one that takes over from another.
+
+mod active;
+mod orphans;
+mod outage;
