@@ -3,7 +3,8 @@
 //! It waits a moment for more to write, so that slow trickles do not cost a statement each; while one statement
 //! is under way the next fills up. A settlement that finds its lease lost changes nothing: that is counted and
 //! logged, and is no failure. If the database is gone it tries again until it is back; the events' slots stay
-//! taken meanwhile, so that nothing piles up, and nothing is claimed before it has caught up.
+//! taken meanwhile, so that nothing piles up, and nothing is claimed before it has caught up. A row that the database
+//! refuses to change, or that another transaction holds, keeps nobody else's from being settled.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use super::dispatch::Ended;
 use super::engine::Engine;
 use super::job::{Job, Note};
 use super::outage::{Doing, Pauses};
+use crate::error::{Error, ErrorKind};
 use crate::store::{Keep, Settled, Settlement, Verdict};
 use crate::telemetry;
 
@@ -25,6 +27,8 @@ use crate::telemetry;
 const LINGER: Duration = Duration::from_millis(2);
 /// Most settlements of one statement.
 const MOST: usize = 1000;
+/// How often a row is tried again that the database refuses to settle.
+const REFUSALS: u32 = 3;
 /// The pause before rows are settled again that a producer had locked.
 const BUSY: Duration = Duration::from_millis(20);
 
@@ -42,47 +46,84 @@ impl Settler {
 
     /// Settles until the dispatcher has ended and everything is written.
     pub(super) async fn run(mut self) {
-        while let Some(first) = self.ended.recv().await {
-            let batch = self.gather(first).await;
-            self.write(batch).await;
+        let mut left = Vec::new();
+        while let Some(batch) = self.gather(left).await {
+            left = self.write(batch).await;
         }
     }
 
-    async fn gather(&mut self, mut batch: Vec<Ended>) -> Vec<Ended> {
-        let until = Instant::now() + LINGER;
+    /// What was left over, and what has ended since; `None` when nothing is left and nothing more comes.
+    async fn gather(&mut self, mut batch: Vec<Ended>) -> Option<Vec<Ended>> {
+        let until = match batch.is_empty() {
+            true => {
+                batch = self.ended.recv().await?;
+                Instant::now() + LINGER
+            }
+            false => Instant::now() + BUSY,
+        };
         while batch.len() < MOST {
             match tokio::time::timeout_at(until, self.ended.recv()).await {
                 Ok(Some(more)) => batch.extend(more),
-                Ok(None) | Err(_) => break,
+                Ok(None) => {
+                    tokio::time::sleep_until(until).await;
+                    break;
+                }
+                Err(_) => break,
             }
         }
-        batch
+        Some(batch)
     }
 
-    async fn write(&mut self, mut batch: Vec<Ended>) {
+    /// Writes a batch, however long the database takes; answers with those whose rows others have locked.
+    async fn write(&mut self, mut batch: Vec<Ended>) -> Vec<Ended> {
         let keep = match self.engine.settings.retention {
             Duration::ZERO => Keep::Nothing,
             _ => Keep::Delivered,
         };
-        while !batch.is_empty() {
+        let mut refusals = 0;
+        loop {
             let settlements: Vec<Settlement> = batch.iter().map(settlement).collect();
             match self.engine.store.settle(&settlements, keep).await {
                 Ok(settled) => {
                     self.engine.behind.send_replace(false);
                     self.engine.outage.over(Doing::Settling);
                     self.pauses.reset();
-                    batch = self.account(batch, &settled);
-                    if !batch.is_empty() {
-                        tokio::time::sleep(BUSY).await;
-                    }
+                    return self.account(batch, &settled);
+                }
+                Err(error) if may_be_about_one_row(&error) && batch.len() > 1 => {
+                    let rest = batch.split_off(batch.len() / 2);
+                    let mut busy = Box::pin(self.write(batch)).await;
+                    busy.append(&mut Box::pin(self.write(rest)).await);
+                    return busy;
+                }
+                Err(error) if may_be_about_one_row(&error) && refusals == REFUSALS => {
+                    self.give_up(batch, &error);
+                    return Vec::new();
                 }
                 Err(error) => {
-                    self.engine.behind.send_replace(true);
+                    let of_a_row = may_be_about_one_row(&error);
+                    refusals += u32::from(of_a_row);
+                    self.engine.behind.send_replace(!of_a_row);
                     self.engine.outage.say(Doing::Settling, &error);
                     tokio::time::sleep(self.pauses.next()).await;
                 }
             }
         }
+    }
+
+    /// The database refuses to write this, and nothing else is to wait for it.
+    fn give_up(&self, batch: Vec<Ended>, error: &Error) {
+        self.engine.depths.settling.fetch_sub(batch.len(), Ordering::Relaxed);
+        for Ended { job, .. } in &batch {
+            let event = &job.delivery.event;
+            tracing::error!(
+                table = %self.engine.table, topic = event.topic(), event_id = %event.id(), tenant = self.engine.tenant(event.tenant_id()),
+                sequence = job.delivery.sequence, attempt = job.delivery.attempt, %error,
+                "the database refuses to settle an event; it comes up again when its lease ends"
+            );
+        }
+        drop(batch);
+        self.engine.slots.tell();
     }
 
     /// Counts and logs what was written, frees the slots, and answers with what is still to be written.
@@ -127,6 +168,11 @@ impl Settler {
         engine.slots.tell();
         busy
     }
+}
+
+/// Whether an error may be due to a single row, as one that a trigger or constraint of somebody else's raises.
+fn may_be_about_one_row(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Constraint | ErrorKind::Database)
 }
 
 fn settlement(ended: &Ended) -> Settlement {

@@ -12,6 +12,7 @@ use posthaste::store::{Claim, Filter, Page, Status};
 use posthaste::{Backoff, ErrorKind, Failure, Relay, Router};
 use tokio::sync::{Notify, Semaphore};
 
+use crate::harness::log;
 use crate::harness::spy::Spy;
 use crate::harness::{Db, Kind, Recorder, worker};
 
@@ -22,6 +23,8 @@ conformance!(
     re4_claiming_publishing_and_settling_overlap,
     re9_a_poison_event_holds_up_nobody,
 );
+
+conformance_sql!(re9_a_row_that_cannot_be_settled_holds_up_nobody);
 
 async fn re4_everything_is_delivered_and_settled(db: &Db) {
     db.enqueue_numbers("a", 0..1200).await;
@@ -111,6 +114,47 @@ async fn re9_a_poison_event_holds_up_nobody(db: &Db) {
     assert_eq!(reasons[0], (3, "never works".to_owned()));
     assert_eq!(reasons[1], (3, "panicked: never works".to_owned()));
     assert_eq!(reasons[2], (3, "timed out after 200ms".to_owned()));
+}
+
+/// A trigger of somebody else's refuses to let one event be delivered.
+async fn re9_a_row_that_cannot_be_settled_holds_up_nobody(db: &Db) {
+    match db.kind() {
+        Kind::Postgres => {
+            let refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+                          'BEGIN IF NEW.topic = ''bad'' AND NEW.outcome IS NOT NULL THEN RAISE EXCEPTION ''no''; END IF;
+                            RETURN NEW; END'";
+            db.execute(refuse).await.unwrap();
+            let on = "CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()";
+            db.execute(on).await.unwrap();
+        }
+        Kind::MySql => {
+            let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW
+                          IF NEW.topic = 'bad' AND NEW.outcome IS NOT NULL
+                          THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'; END IF";
+            db.execute(refuse).await.unwrap();
+        }
+        _ => {
+            let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON outbox
+                          WHEN NEW.topic = 'bad' AND NEW.outcome IS NOT NULL BEGIN SELECT RAISE(ABORT, 'no'); END";
+            db.execute(refuse).await.unwrap();
+        }
+    }
+    db.enqueue_numbers("good", 0..50).await;
+    let bad = db.enqueue_numbers("bad", 0..1).await[0];
+    db.enqueue_numbers("good", 50..100).await;
+    let log = log::watch(bad.to_string());
+    let recorder = Recorder::default();
+    let relay = db.relay().handler(recorder.clone()).start().await.unwrap();
+    recorder.wait_for(101).await;
+    while db.count(Status::Delivered).await < 100 || log.count("refuses to settle") == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // And it goes on.
+    db.enqueue_numbers("good", 100..110).await;
+    recorder.wait_for(111).await;
+    let drained = relay.stop().await;
+    assert!(drained.is_clean(), "{drained:?}");
+    assert_eq!(db.count(Status::Processing).await, 1, "the refused one is left to its lease");
 }
 
 #[tokio::test(start_paused = true)]
