@@ -83,15 +83,15 @@ impl Leases {
         held.until.load(Ordering::Acquire) >= self.stamp(Instant::now() + long)
     }
 
-    /// Extends these leases and marks those that were lost.
+    /// Extends these leases and marks those that were lost; a busy one lasts as long as it did.
     pub(super) async fn extend(&self, store: &dyn Store, held: &[Arc<Held>]) -> Result<()> {
         let leases: Vec<Lease> = held.iter().map(|held| held.lease.clone()).collect();
         let until = self.stamp(Instant::now() + self.length);
-        let lost = store.extend(&leases, self.length).await?;
+        let extended = store.extend(&leases, self.length).await?;
         for held in held {
-            if lost.contains(&held.lease.id()) {
+            if extended.lost.contains(&held.lease.id()) {
                 held.lost.store(true, Ordering::Release);
-            } else {
+            } else if !extended.busy.contains(&held.lease.id()) {
                 held.until.store(until, Ordering::Release);
             }
         }

@@ -83,6 +83,16 @@ pub struct BirthLease<'a> {
     pub(crate) length: Duration,
 }
 
+/// What an extension of leases came to; those of which it says nothing last from now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Extended {
+    /// Events whose lease was no longer held: somebody else has them, or they are settled.
+    pub lost: Vec<Uuid>,
+    /// Events whose lease is held, but whose row another transaction has locked: on MySQL and MariaDB, a
+    /// producer that met a duplicate of it. Their leases end when they would have; extend them again.
+    pub busy: Vec<Uuid>,
+}
+
 /// The right to settle one event, held until somebody else claims it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Lease {

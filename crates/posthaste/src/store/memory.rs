@@ -15,9 +15,9 @@ use uuid::Uuid;
 use super::claim::exhausted;
 use super::settlement::{rounds, stored_error};
 use super::{
-    Buried, Claim, Claimed, ClaimedBatch, Count, Dialect, Difference, Ending, Enqueued, Filter, Keep, Lease,
-    Lock, Mark, MigrationState, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats,
-    Status, Store, TableName, Verdict, WorkerId,
+    Buried, Claim, Claimed, ClaimedBatch, Count, Dialect, Difference, Ending, Enqueued, Extended, Filter,
+    Keep, Lease, Lock, Mark, MigrationState, Notifications, Page, Purge, Record, Session, Settled,
+    Settlement, Stats, Status, Store, TableName, Verdict, WorkerId,
 };
 use crate::error::Result;
 use crate::event::{Available, Event};
@@ -344,17 +344,17 @@ impl Store for MemoryStore {
         Ok(self.lock().claim(claim))
     }
 
-    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Extended> {
         let mut rows = self.lock();
         let until = rows.now() + length;
-        let mut gone = Vec::new();
+        let mut extended = Extended::default();
         for lease in leases {
             match rows.held(lease) {
                 Some(row) => row.locked_until = Some(until),
-                None => gone.push(lease.id),
+                None => extended.lost.push(lease.id),
             }
         }
-        Ok(gone)
+        Ok(extended)
     }
 
     async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {

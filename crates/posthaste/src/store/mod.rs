@@ -57,7 +57,7 @@ pub use connect::{Dialect, connect};
 pub use filter::{Filter, Page, Status};
 pub use inbox::{InboxStore, MemoryInbox};
 pub(crate) use lease::BirthLease;
-pub use lease::{Lease, WorkerId};
+pub use lease::{Extended, Lease, WorkerId};
 pub use memory::MemoryStore;
 pub use migrate::{Difference, MigrationState, migration_sql};
 #[cfg(feature = "mysql")]
@@ -149,8 +149,8 @@ pub trait Store: Send + Sync + 'static {
     /// settled, and rows that cannot be read, become dead instead and never stop the batch.
     async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch>;
 
-    /// Makes leases last this long from now; answers with the events whose lease was lost.
-    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>>;
+    /// Makes leases last this long from now; answers with those it could not.
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Extended>;
 
     /// Writes how leased events ended; only who holds the lease succeeds.
     async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled>;

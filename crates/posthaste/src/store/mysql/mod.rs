@@ -26,7 +26,7 @@ use super::migrate::Family;
 use super::settlement::{lost, rounds};
 use super::tries::Tries;
 use super::{
-    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState,
+    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lease, MigrationState,
     Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store, TableName, WorkerId,
 };
 use crate::error::Result;
@@ -90,9 +90,8 @@ impl MySqlStore {
         self.pool.begin().await.map_err(|e| self.error(e))
     }
 
-    async fn extend_round(&self, round: &[&Lease], length: Duration) -> Result<Vec<Uuid>> {
+    async fn extend_round(&self, round: &[&Lease], length: Duration, extended: &mut Extended) -> Result<()> {
         let mut tries = Tries::default();
-        let mut gone = Vec::new();
         let mut open = round.to_vec();
         for pause in queue::PAUSES {
             tokio::time::sleep(pause).await;
@@ -102,17 +101,18 @@ impl MySqlStore {
             {
                 Ok(held) => {
                     let wanted = open.iter().map(|lease| lease.id).filter(|id| !held.busy.contains(id));
-                    gone.append(&mut lost(wanted, &held.ours));
+                    extended.lost.append(&mut lost(wanted, &held.ours));
                     open.retain(|lease| held.busy.contains(&lease.id));
                 }
                 Err(error) if tries.again(&error) => {}
                 Err(error) => return Err(error),
             }
             if open.is_empty() {
-                break;
+                return Ok(());
             }
         }
-        Ok(gone)
+        extended.busy.extend(open.iter().map(|lease| lease.id));
+        Ok(())
     }
 
     async fn settle_round(&self, round: &[&Settlement], keep: Keep, settled: &mut Settled) -> Result<()> {
@@ -184,12 +184,12 @@ impl Store for MySqlStore {
         }
     }
 
-    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
-        let mut gone = Vec::new();
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Extended> {
+        let mut extended = Extended::default();
         for round in rounds(leases, Lease::id) {
-            gone.append(&mut self.extend_round(&round, length).await?);
+            self.extend_round(&round, length, &mut extended).await?;
         }
-        Ok(gone)
+        Ok(extended)
     }
 
     async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {

@@ -25,7 +25,7 @@ use super::migrate::Family;
 use super::settlement::{lost, rounds};
 use super::tries::Tries;
 use super::{
-    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Filter, Keep, Lease, MigrationState,
+    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lease, MigrationState,
     Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store, TableName, WorkerId,
 };
 use crate::error::Result;
@@ -96,14 +96,17 @@ impl PostgresStore {
         self.pool.begin().await.map_err(|e| self.error(e))
     }
 
-    async fn extend_round(&self, round: &[&Lease], length: Duration) -> Result<Vec<Uuid>> {
+    async fn extend_round(&self, round: &[&Lease], length: Duration, extended: &mut Extended) -> Result<()> {
         let mut tries = Tries::default();
         loop {
             match queue::extend(&self.pool, &self.statements.queue, round, length)
                 .await
                 .map_err(|e| self.error(e))
             {
-                Ok(extended) => return Ok(lost(round.iter().map(|lease| lease.id), &extended)),
+                Ok(held) => {
+                    extended.lost.append(&mut lost(round.iter().map(|lease| lease.id), &held));
+                    return Ok(());
+                }
                 Err(error) if tries.again(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -165,12 +168,12 @@ impl Store for PostgresStore {
         }
     }
 
-    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
-        let mut gone = Vec::new();
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Extended> {
+        let mut extended = Extended::default();
         for round in rounds(leases, Lease::id) {
-            gone.append(&mut self.extend_round(&round, length).await?);
+            self.extend_round(&round, length, &mut extended).await?;
         }
-        Ok(gone)
+        Ok(extended)
     }
 
     async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {

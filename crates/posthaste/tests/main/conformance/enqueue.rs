@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use posthaste::event::Available;
-use posthaste::store::{Ending, Filter, Keep, Purge, Settlement, Status};
+use posthaste::store::{Ending, Extended, Filter, Keep, Purge, Settlement, Status};
 use posthaste::{Event, TypedEvent};
 use serde_json::json;
 use time::OffsetDateTime;
@@ -328,7 +328,7 @@ async fn empty_batches_are_nothing(db: &Db) {
     let store = db.store();
     assert!(store.insert(&[]).await.unwrap().is_empty());
     assert_eq!(store.settle(&[], Keep::Delivered).await.unwrap().written, 0);
-    assert!(store.extend(&[], MINUTE).await.unwrap().is_empty());
+    assert_eq!(store.extend(&[], MINUTE).await.unwrap(), Extended::default());
     assert!(db.claim(&worker(), 0).await.is_empty());
 }
 

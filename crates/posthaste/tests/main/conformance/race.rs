@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use posthaste::ErrorKind;
-use posthaste::store::{Filter, Keep, Lease, Settlement, Status};
+use posthaste::store::{Extended, Filter, Keep, Lease, Settlement, Status};
 use tokio::sync::{Barrier, oneshot};
 
 use crate::harness::database::Handle;
@@ -22,6 +22,9 @@ conformance_sql_by_kind!(
     re3_settling_and_extending_at_once_neither_fail_nor_block,
     re3_a_producer_with_a_duplicate_holds_up_nobodys_settlement,
 );
+
+// Elsewhere a producer that met a duplicate locks nothing.
+databases!(re3_a_lease_whose_row_is_locked_is_busy_and_not_extended, with_db: mysql MySql);
 
 async fn sixteen(kind: Kind, key: impl Fn(u64) -> posthaste::EventBuilder) {
     let db = Arc::new(Db::new(kind).await);
@@ -197,6 +200,25 @@ async fn hk2_of_racing_consumers_one_is_first(kind: Kind) {
     }
     assert_eq!(first, 1);
     Arc::into_inner(db).unwrap().drop_everything().await;
+}
+
+/// Whoever holds a lease must know that it was not extended, or would go on past its end.
+async fn re3_a_lease_whose_row_is_locked_is_busy_and_not_extended(db: &Db) {
+    let first = db.enqueue_first().await;
+    db.enqueue_numbers("a", 0..10).await;
+    let leases: Vec<Lease> = db.claim(&worker(), 20).await.into_iter().map(|claimed| claimed.lease).collect();
+    let before = db.store().get(first).await.unwrap().unwrap().locked_until;
+    let mut producer = db.begin().await;
+    assert!(producer.enqueue(db, event("race", 2).dedupe_key("k")).await.unwrap().duplicate);
+    let extended = db.store().extend(&leases, 10 * MINUTE).await.unwrap();
+    assert_eq!(extended, Extended { lost: Vec::new(), busy: vec![first] });
+    for lease in &leases {
+        let until = db.store().get(lease.id()).await.unwrap().unwrap().locked_until;
+        assert_eq!(until == before, lease.id() == first, "{until:?}, before {before:?}");
+    }
+    producer.commit().await;
+    assert_eq!(db.store().extend(&leases, 10 * MINUTE).await.unwrap(), Extended::default());
+    assert!(db.store().get(first).await.unwrap().unwrap().locked_until > before);
 }
 
 /// A worker renews leases while it settles others of the same batch, in whatever order.

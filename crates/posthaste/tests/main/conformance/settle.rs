@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use posthaste::store::{Filter, Keep, Lease, Settlement, Status, Verdict};
+use posthaste::store::{Extended, Filter, Keep, Lease, Settlement, Status, Verdict};
 use uuid::Uuid;
 
 use crate::harness::{Db, MINUTE, worker};
@@ -148,11 +148,12 @@ async fn re3_an_extended_lease_lasts_from_now(db: &Db) {
     db.enqueue_numbers("a", 0..2).await;
     let leases: Vec<Lease> = db.claim(&worker(), 2).await.into_iter().map(|c| c.lease).collect();
     db.shift(Duration::from_secs(50)).await;
-    assert!(db.store().extend(&leases[..1], MINUTE).await.unwrap().is_empty());
+    assert_eq!(db.store().extend(&leases[..1], MINUTE).await.unwrap(), Extended::default());
     db.shift(Duration::from_secs(50)).await;
     let claimed = db.claim(&worker(), 10).await;
     assert_eq!(claimed.iter().map(|c| c.event.id()).collect::<Vec<_>>(), [leases[1].id()]);
-    assert_eq!(db.store().extend(&leases, MINUTE).await.unwrap(), [leases[1].id()]);
+    let extended = db.store().extend(&leases, MINUTE).await.unwrap();
+    assert_eq!(extended, Extended { lost: vec![leases[1].id()], busy: Vec::new() });
     let record = db.store().get(leases[0].id()).await.unwrap().unwrap();
     assert_eq!((record.status, record.attempts), (Status::Processing, 1));
 }

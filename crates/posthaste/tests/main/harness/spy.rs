@@ -84,7 +84,7 @@ impl Store for Spy {
         self.claims.lock().unwrap().push(claim.limit);
         self.inner.claim(claim).await
     }
-    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Uuid>> {
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Extended> {
         self.reach()?;
         self.extended.fetch_add(leases.len(), Ordering::SeqCst);
         let length = if self.forgetful { Duration::from_secs(1) } else { length };

@@ -66,7 +66,10 @@ impl<'a> Subject<'a> {
     }
 
     pub async fn extend(&self, lease: &Lease) -> Vec<Uuid> {
-        self.store.extend(std::slice::from_ref(lease), Duration::from_secs(LEASE)).await.unwrap()
+        let extended =
+            self.store.extend(std::slice::from_ref(lease), Duration::from_secs(LEASE)).await.unwrap();
+        assert!(extended.busy.is_empty(), "nobody else is here");
+        extended.lost
     }
 
     pub async fn shift(&self, seconds: u64) {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use posthaste::store::{Claim, Keep, PostgresStore, Settlement, Store};
+use posthaste::store::{Claim, Extended, Keep, PostgresStore, Settlement, Store};
 use sqlx::postgres::PgPoolOptions;
 
 use crate::harness::database::Handle;
@@ -44,7 +44,7 @@ async fn re1_claims_and_settlements_do_not_wait_for_the_disk() {
 
     let leases: Vec<_> = store.claim(&claim).await.unwrap().events.into_iter().map(|c| c.lease).collect();
     assert_eq!(seen(&db).await, ["UPDATE off", "UPDATE off"]);
-    assert!(store.extend(&leases, MINUTE).await.unwrap().is_empty());
+    assert_eq!(store.extend(&leases, MINUTE).await.unwrap(), Extended::default());
     assert_eq!(seen(&db).await, ["UPDATE off", "UPDATE off"]);
     let [one, other] = <[_; 2]>::try_from(leases).unwrap();
     let settlements = [Settlement::delivered(one), Settlement::retry(other, Duration::ZERO, "once more")];
