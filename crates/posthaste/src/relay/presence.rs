@@ -133,7 +133,11 @@ impl<'e> Keeper<'e> {
 }
 
 async fn end_orphaned_leases(engine: Arc<Engine>) {
-    match engine.store.end_orphaned_leases().await {
+    let ended = match engine.store.absent_workers().await {
+        Ok(absent) => engine.store.end_leases_of(&absent).await,
+        Err(error) => Err(error),
+    };
+    match ended {
         Ok(0) => engine.outage.over(Doing::EndingOrphans),
         Ok(leases) => {
             engine.outage.over(Doing::EndingOrphans);

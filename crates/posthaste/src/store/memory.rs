@@ -376,7 +376,11 @@ impl Store for MemoryStore {
         Ok(Box::new(MemorySession { store: self.clone(), worker: worker.clone() }))
     }
 
-    async fn end_orphaned_leases(&self) -> Result<u64> {
+    async fn absent_workers(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    async fn end_leases_of(&self, _workers: &[String]) -> Result<u64> {
         Ok(0)
     }
 

@@ -165,9 +165,14 @@ pub trait Store: Send + Sync + 'static {
     /// Opens a session for a worker.
     async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>>;
 
-    /// Ends the leases of workers whose session the database knows to be gone; their attempts stay counted.
-    /// Answers with how many. Where the database cannot tell, it does nothing.
-    async fn end_orphaned_leases(&self) -> Result<u64>;
+    /// The names of those that hold leases and of whose sessions the database knows none, among the holders of
+    /// the first 10 000 unsettled rows; empty where it cannot tell. One whose session alone broke is back
+    /// within a second or two: who is absent once need not be gone.
+    async fn absent_workers(&self) -> Result<Vec<String>>;
+
+    /// Ends the leases that these workers hold on the first 10 000 unsettled rows, unless they have a session
+    /// by now; their attempts stay counted. Answers with how many.
+    async fn end_leases_of(&self, workers: &[String]) -> Result<u64>;
 
     /// Tells relays in other processes that there is something to claim, where the database can: after a
     /// commit, never inside a transaction.

@@ -52,12 +52,25 @@ const UNLOCK_ALL: &str = "SELECT RELEASE_ALL_LOCKS()";
 
 // Only so many rows are looked at that it costs the same whatever waits. The rows are read before the locks, so that a worker seen
 // holding one was present before.
+const ABSENT: &str = concat!(
+    "
+SELECT worker
+  FROM (SELECT DISTINCT SUBSTRING_INDEX(locked_by, '#', 1) AS worker
+          FROM (SELECT locked_by, locked_until FROM {table} FORCE INDEX (`{name}_claim`)
+                 WHERE outcome IS NULL ORDER BY available_at, seq LIMIT 10000) AS f
+         WHERE locked_until > UTC_TIMESTAMP(6) AND locked_by LIKE '%~#%') AS w
+ WHERE IS_USED_LOCK(",
+    lock_name!("worker"),
+    ") IS NULL"
+);
+
 const ORPHANED: &str = concat!(
     "
 SELECT seq, locked_by
   FROM (SELECT seq, locked_by, locked_until FROM {table} FORCE INDEX (`{name}_claim`)
          WHERE outcome IS NULL ORDER BY available_at, seq LIMIT 10000) AS f
  WHERE locked_until > UTC_TIMESTAMP(6) AND locked_by LIKE '%~#%'
+   AND JSON_CONTAINS(?, JSON_QUOTE(SUBSTRING_INDEX(locked_by, '#', 1)))
    AND IS_USED_LOCK(",
     lock_name!("SUBSTRING_INDEX(locked_by, '#', 1)"),
     ") IS NULL"
@@ -223,22 +236,35 @@ fn statement(table: &TableName, sql: &'static str) -> Statement {
     Statement::new(Dialect::MySql, table, sql)
 }
 
-/// Ends the leases of present workers whose session is gone.
-pub(super) async fn end_orphaned_leases(pool: &MySqlPool, table: &TableName) -> Result<u64> {
+/// The present workers that hold leases and whose session is gone.
+pub(super) async fn absent_workers(pool: &MySqlPool, table: &TableName) -> Result<Vec<String>> {
+    let statement = statement(table, ABSENT);
+    let absent = sqlx::query_scalar(statement.sql()).bind(table.schema()).fetch_all(pool).await;
+    absent.map_err(|e| classify(e, table))
+}
+
+/// Ends the leases of those of these workers whose session is gone.
+pub(super) async fn end_leases_of(pool: &MySqlPool, table: &TableName, workers: &[String]) -> Result<u64> {
+    if workers.is_empty() {
+        return Ok(0);
+    }
     let mut tries = Tries::default();
     loop {
-        match end_once(pool, table).await.map_err(|e| classify(e, table)) {
+        match end_once(pool, table, workers).await.map_err(|e| classify(e, table)) {
             Err(error) if tries.again(&error) => {}
             ended => return ended,
         }
     }
 }
 
-async fn end_once(pool: &MySqlPool, table: &TableName) -> sqlx::Result<u64> {
+async fn end_once(pool: &MySqlPool, table: &TableName, workers: &[String]) -> sqlx::Result<u64> {
     let orphaned = statement(table, ORPHANED);
     let mut tx = begin(pool).await?;
-    let orphaned: Vec<(i64, String)> =
-        sqlx::query_as(orphaned.sql()).bind(table.schema()).fetch_all(&mut *tx).await?;
+    let orphaned: Vec<(i64, String)> = sqlx::query_as(orphaned.sql())
+        .bind(json!(workers).to_string())
+        .bind(table.schema())
+        .fetch_all(&mut *tx)
+        .await?;
     let ended = if orphaned.is_empty() {
         0
     } else {

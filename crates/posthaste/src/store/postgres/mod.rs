@@ -199,8 +199,12 @@ impl Store for PostgresStore {
         session::open(&self.pool, &self.table, worker).await
     }
 
-    async fn end_orphaned_leases(&self) -> Result<u64> {
-        session::end_orphaned_leases(&self.pool, &self.table).await
+    async fn absent_workers(&self) -> Result<Vec<String>> {
+        session::absent_workers(&self.pool, &self.table).await
+    }
+
+    async fn end_leases_of(&self, workers: &[String]) -> Result<u64> {
+        session::end_leases_of(&self.pool, &self.table, workers).await
     }
 
     async fn notify(&self) -> Result<()> {

@@ -43,8 +43,16 @@ SELECT pg_backend_pid(),
 const UNLOCK_ALL: &str = "SELECT pg_advisory_unlock_all() WHERE pg_backend_pid() = $1";
 
 // $1 the class of presence. Only so many rows are looked at that it costs the same whatever waits. The rows are read before the
-// locks, so that a worker seen holding one was present before; those that somebody is just writing are passed over.
-const END_ORPHANED: &str = "
+// locks, so that a worker seen holding one was present before.
+const ABSENT: &str = "
+SELECT DISTINCT split_part(f.locked_by, '#', 1)
+  FROM (SELECT locked_by, locked_until FROM {table}
+         WHERE outcome IS NULL ORDER BY available_at, seq LIMIT 10000) AS f
+ WHERE f.locked_until > now() AND f.locked_by LIKE '%~#%'
+   AND {absent}";
+
+// $1 the class of presence, $2 the workers. Rows that somebody is just writing are passed over.
+const END_LEASES: &str = "
 UPDATE {table}
    SET locked_until = now()
  WHERE id = ANY (ARRAY (
@@ -53,12 +61,15 @@ UPDATE {table}
                 WHERE outcome IS NULL ORDER BY available_at, seq LIMIT 10000) AS f
          JOIN {table} AS o ON o.id = f.id AND o.locked_by = f.locked_by
         WHERE f.locked_until > now() AND f.locked_by LIKE '%~#%'
-          AND hashtext(split_part(f.locked_by, '#', 1))::oid NOT IN (
-              SELECT objid FROM pg_locks
-               WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = $1::oid
-                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+          AND split_part(f.locked_by, '#', 1) = ANY ($2::text[])
+          AND {absent}
           AND o.locked_until > now() AND o.outcome IS NULL
           FOR UPDATE OF o SKIP LOCKED))";
+
+const NOT_PRESENT: &str = "hashtext(split_part(f.locked_by, '#', 1))::oid NOT IN (
+              SELECT objid FROM pg_locks
+               WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = $1::oid
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))";
 
 /// A session, and the connection that it is until that breaks.
 struct PostgresSession {
@@ -185,12 +196,26 @@ fn class(lock: Lock) -> i32 {
     }
 }
 
-/// Ends the leases of present workers of whom no session is left.
-pub(super) async fn end_orphaned_leases(pool: &PgPool, table: &TableName) -> Result<u64> {
-    let statement = Statement::new(Dialect::Postgres, table, END_ORPHANED);
+fn statement(table: &TableName, sql: &'static str) -> Statement {
+    Statement::new(Dialect::Postgres, table, sql).with("{absent}", NOT_PRESENT)
+}
+
+/// The present workers that hold leases and of whom no session is left.
+pub(super) async fn absent_workers(pool: &PgPool, table: &TableName) -> Result<Vec<String>> {
+    let statement = statement(table, ABSENT);
+    let absent = sqlx::query_scalar(statement.sql()).bind(CLASS_PRESENCE).fetch_all(pool).await;
+    absent.map_err(|e| classify(e, table))
+}
+
+/// Ends the leases of those of these workers of whom no session is left.
+pub(super) async fn end_leases_of(pool: &PgPool, table: &TableName, workers: &[String]) -> Result<u64> {
+    if workers.is_empty() {
+        return Ok(0);
+    }
+    let statement = statement(table, END_LEASES);
     let mut tries = Tries::default();
     loop {
-        let ended = sqlx::query(statement.sql()).bind(CLASS_PRESENCE).execute(pool).await;
+        let ended = sqlx::query(statement.sql()).bind(CLASS_PRESENCE).bind(workers).execute(pool).await;
         match ended.map_err(|e| classify(e, table)) {
             Ok(ended) => return Ok(ended.rows_affected()),
             Err(error) if tries.again(&error) => {}

@@ -125,7 +125,16 @@ impl Session for SqliteSession {
     }
 }
 
-/// Nobody is known to be gone.
-pub(super) async fn end_orphaned_leases(_pool: &SqlitePool, _table: &TableName) -> Result<u64> {
+/// Nobody is known to be absent.
+pub(super) async fn absent_workers(_pool: &SqlitePool, _table: &TableName) -> Result<Vec<String>> {
+    Ok(Vec::new())
+}
+
+/// Nobody is known to be absent.
+pub(super) async fn end_leases_of(
+    _pool: &SqlitePool,
+    _table: &TableName,
+    _workers: &[String],
+) -> Result<u64> {
     Ok(0)
 }

@@ -29,6 +29,7 @@ conformance_servers!(
     re7_a_lock_spelled_otherwise_is_the_same,
     re2_leases_end_at_once_with_their_session,
     re2_leases_of_live_sessions_and_of_plain_workers_last,
+    re2_only_leases_of_those_named_and_still_absent_end,
     re2_attempts_stay_counted_and_the_last_makes_it_dead,
     re2_only_the_first_rows_are_looked_at,
     re2_leases_end_beside_claims_and_settlements,
@@ -42,6 +43,12 @@ databases!(re6_where_nobody_is_told_there_is_nothing_to_listen_to, with_db: mysq
 
 async fn session(db: &Db) -> Box<dyn Session> {
     db.store().session(&worker()).await.unwrap()
+}
+
+/// Ends the leases of all that are absent now; answers with how many.
+async fn end_absent(store: &dyn Store) -> u64 {
+    let absent = store.absent_workers().await.unwrap();
+    store.end_leases_of(&absent).await.unwrap()
 }
 
 /// Lets the lease of SQLite's locks pass; elsewhere they have none.
@@ -170,9 +177,9 @@ async fn re7_a_lock_spelled_otherwise_is_the_same(db: &Db) {
     assert!(!other.try_lock(Lock::Leader).await.unwrap());
     let id = db.enqueue_numbers("a", 0..1).await[0];
     db.claim(one.worker(), 1).await;
-    assert_eq!(spelled.end_orphaned_leases().await.unwrap(), 0, "its worker is known here too");
+    assert_eq!(end_absent(&*spelled).await, 0, "its worker is known here too");
     one.close().await;
-    assert_eq!(spelled.end_orphaned_leases().await.unwrap(), 1);
+    assert_eq!(end_absent(&*spelled).await, 1);
     assert_eq!(db.store().get(id).await.unwrap().unwrap().status, Status::Pending);
     other.close().await;
     spelled.close().await;
@@ -198,7 +205,7 @@ async fn re2_leases_end_at_once_with_their_session(db: &Db) {
         let name = session.worker().clone();
         assert_eq!(db.claim(&name, 3).await.len(), 3);
         assert!(db.claim(&worker(), 3).await.is_empty());
-        assert_eq!(db.store().end_orphaned_leases().await.unwrap(), 0, "it lives");
+        assert_eq!(end_absent(db.store()).await, 0, "it lives");
         match end {
             "close" => session.close().await,
             "drop" => drop(session),
@@ -206,12 +213,12 @@ async fn re2_leases_end_at_once_with_their_session(db: &Db) {
         }
         let mut ended = 0;
         until("its leases end", async || {
-            ended += db.store().end_orphaned_leases().await.unwrap();
+            ended += end_absent(db.store()).await;
             ended > 0
         })
         .await;
         assert_eq!(ended, 3, "{end}");
-        assert_eq!(db.store().end_orphaned_leases().await.unwrap(), 0, "once");
+        assert_eq!(end_absent(db.store()).await, 0, "once");
         let claimed = db.claim(&worker(), 10).await;
         assert_eq!(claimed.iter().map(|c| c.event.id()).collect::<Vec<_>>(), ids, "{end}");
         assert!(claimed.iter().all(|c| c.lease.attempt() == 2));
@@ -225,12 +232,39 @@ async fn re2_leases_of_live_sessions_and_of_plain_workers_last(db: &Db) {
     db.claim(one.worker(), 1).await;
     db.claim(other.worker(), 1).await;
     one.close().await;
-    assert_eq!(db.store().end_orphaned_leases().await.unwrap(), 1);
+    assert_eq!(end_absent(db.store()).await, 1);
     let mut found = Vec::new();
     for id in ids {
         found.push(db.store().get(id).await.unwrap().unwrap().status);
     }
     assert_eq!(found, [Status::Processing, Status::Pending, Status::Processing]);
+}
+
+/// One whose session alone broke is back before anybody has ended its leases.
+async fn re2_only_leases_of_those_named_and_still_absent_end(db: &Db) {
+    db.enqueue_numbers("a", 0..4).await;
+    let names = [worker(), worker()];
+    let mut absent = Vec::new();
+    for name in &names {
+        let session = db.store().session(name).await.unwrap();
+        absent.push(session.worker().to_string());
+        for _ in 0..2 {
+            db.claim(session.worker(), 1).await;
+        }
+        session.close().await;
+    }
+    let mut found = db.store().absent_workers().await.unwrap();
+    found.sort();
+    absent.sort();
+    assert_eq!(found, absent, "each once");
+    let back = db.store().session(&names[0]).await.unwrap();
+    assert!(absent.contains(&back.worker().to_string()), "under its name");
+    assert_eq!(db.store().absent_workers().await.unwrap().len(), 1);
+    assert_eq!(db.store().end_leases_of(&[back.worker().to_string()]).await.unwrap(), 0, "it is back");
+    assert_eq!(db.store().end_leases_of(&[]).await.unwrap(), 0);
+    assert_eq!(db.store().end_leases_of(&["nobody~".to_owned()]).await.unwrap(), 0);
+    assert_eq!(db.store().end_leases_of(&absent).await.unwrap(), 2, "the other's");
+    assert_eq!(db.claim(&worker(), 10).await.len(), 2);
 }
 
 async fn re2_attempts_stay_counted_and_the_last_makes_it_dead(db: &Db) {
@@ -239,7 +273,7 @@ async fn re2_attempts_stay_counted_and_the_last_makes_it_dead(db: &Db) {
         let session = session(db).await;
         assert_eq!(db.claim(session.worker(), 1).await[0].lease.attempt(), attempt);
         session.close().await;
-        assert_eq!(db.store().end_orphaned_leases().await.unwrap(), 1);
+        assert_eq!(end_absent(db.store()).await, 1);
         let record = db.store().get(id).await.unwrap().unwrap();
         assert_eq!((record.status, record.attempts), (Status::Pending, attempt));
     }
@@ -261,7 +295,7 @@ async fn re2_only_the_first_rows_are_looked_at(db: &Db) {
     }
     assert_eq!(db.claim(session.worker(), 10_500).await.len(), 10_500);
     session.close().await;
-    assert_eq!(db.store().end_orphaned_leases().await.unwrap(), 10_000);
+    assert_eq!(end_absent(db.store()).await, 10_000);
     assert_eq!(db.claim(&worker(), 20_000).await.len(), 10_000);
 }
 
@@ -292,7 +326,7 @@ async fn re2_leases_end_beside_claims_and_settlements(db: &Db) {
     let ending = tokio::spawn(async move {
         let mut ended = 0;
         while store.stats(1).await.unwrap().oldest_age.is_some() {
-            ended += store.end_orphaned_leases().await.unwrap();
+            ended += end_absent(&*store).await;
         }
         ended
     });
@@ -312,7 +346,7 @@ async fn re2_a_worker_may_open_its_next_session_before_the_last_is_gone(db: &Db)
     next.check().await.unwrap();
     db.claim(next.worker(), 1).await;
     last.close().await;
-    assert_eq!(db.store().end_orphaned_leases().await.unwrap(), 0, "the next session lives");
+    assert_eq!(end_absent(db.store()).await, 0, "the next session lives");
     next.check().await.unwrap();
 }
 
@@ -339,7 +373,7 @@ async fn re2_where_nobody_can_tell_leases_last(db: &Db) {
     assert_eq!(session.worker(), &name, "nobody is known to be present");
     db.claim(session.worker(), 1).await;
     session.close().await;
-    assert_eq!(db.store().end_orphaned_leases().await.unwrap(), 0);
+    assert_eq!(end_absent(db.store()).await, 0);
     assert!(db.claim(&worker(), 1).await.is_empty());
 }
 

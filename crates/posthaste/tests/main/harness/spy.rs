@@ -103,8 +103,11 @@ impl Store for Spy {
         self.sessions.fetch_add(1, Ordering::SeqCst);
         self.inner.session(worker).await
     }
-    async fn end_orphaned_leases(&self) -> Result<u64> {
-        self.inner.end_orphaned_leases().await
+    async fn absent_workers(&self) -> Result<Vec<String>> {
+        self.inner.absent_workers().await
+    }
+    async fn end_leases_of(&self, workers: &[String]) -> Result<u64> {
+        self.inner.end_leases_of(workers).await
     }
     async fn notify(&self) -> Result<()> {
         self.inner.notify().await

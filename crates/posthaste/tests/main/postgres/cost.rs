@@ -10,6 +10,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
 
 use crate::harness::database::Handle;
+use crate::harness::statements::texts;
 use crate::harness::{Db, Kind, MINUTE, worker};
 
 fn pool(db: &Db) -> &PgPool {
@@ -98,13 +99,17 @@ async fn re2_orphaned_leases_are_looked_for_through_the_partial_index_and_the_lo
     .await
     .unwrap();
     db.execute("VACUUM ANALYZE outbox").await.unwrap();
-    let (ended, sql) = crate::harness::statements::texts(db.store().end_orphaned_leases()).await;
-    assert_eq!((ended.unwrap(), sql.len()), (10_000, 1), "one statement, and bounded");
-    let plan = explain(&db, &sql[0].replace("$1", "1")).await;
-    println!("{plan}");
-    assert!(plan.contains("Index Scan using outbox_claim"), "{plan}");
-    assert!(!plan.contains("Seq Scan on outbox") && !plan.contains("Sort"), "{plan}");
-    assert!(plan.contains("NOT (hashed SubPlan"), "{plan}");
+    let (absent, look) = texts(db.store().absent_workers()).await;
+    assert_eq!((absent.unwrap(), look.len()), (vec!["gone~".to_owned()], 1), "one statement");
+    let (ended, end) = texts(db.store().end_leases_of(&["gone~".to_owned()])).await;
+    assert_eq!((ended.unwrap(), end.len()), (10_000, 1), "one statement, and bounded");
+    for sql in [&look[0], &end[0]] {
+        let plan = explain(&db, &sql.replace("$1", "1").replace("$2", "'{gone~}'")).await;
+        println!("{plan}");
+        assert!(plan.contains("Index Scan using outbox_claim"), "{plan}");
+        assert!(!plan.contains("Seq Scan on outbox") && !plan.contains("Sort Key: outbox"), "{plan}");
+        assert!(plan.contains("NOT (hashed SubPlan"), "{plan}");
+    }
     db.drop_everything().await;
 }
 
