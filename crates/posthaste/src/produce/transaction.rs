@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use sqlx::{Connection, Database, Transaction};
 use time::{OffsetDateTime, UtcOffset};
+use tracing::Instrument;
 use uuid::Uuid;
 
 use super::Outbox;
@@ -93,9 +94,18 @@ impl<DB: Sql> Outbox<DB> {
     ///
     /// On SQLite it is a `BEGIN IMMEDIATE`, so that it may read before it writes.
     pub async fn begin(&self) -> Result<OutboxTransaction<DB>> {
+        // A task of its own: where a caller is dropped half-way, sqlx would put a connection back into the pool
+        // inside an open transaction, with which the next one's statements would be rolled back. The task
+        // goes on to its end, and what nobody takes any more is rolled back.
+        let outbox = self.clone();
+        let begun = tokio::spawn(async move { DB::begin(outbox.store()).await }.in_current_span());
+        let transaction = begun.await.map_err(|error| {
+            let message = format!("a transaction for table {} could not be begun", self.table());
+            Error::new(ErrorKind::Database, message).because(error)
+        })??;
         Ok(OutboxTransaction {
             outbox: self.clone(),
-            transaction: DB::begin(self.store()).await?,
+            transaction,
             batches: Vec::new(),
             at_end: AtEnd::default(),
             touched: false,

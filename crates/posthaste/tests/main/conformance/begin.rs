@@ -8,10 +8,12 @@ use std::time::Duration;
 use posthaste::produce::HookError;
 use posthaste::store::{Filter, Status, Store};
 use posthaste::{ErrorKind, Event, Hook, Outbox};
-use sqlx::Connection;
+use sqlx::mysql::MySqlPoolOptions;
+use sqlx::postgres::PgPoolOptions;
+use sqlx::{AssertSqlSafe, Connection};
 
 use crate::harness::database::Handle;
-use crate::harness::{Db, Kind, Setup, event, statements, worker};
+use crate::harness::{Db, Kind, Setup, event, statements, until, worker};
 
 conformance_sql!(
     en2_a_begun_transaction_commits_both_or_neither,
@@ -28,6 +30,8 @@ conformance_sql_by_kind!(en5_hooks_see_how_a_begun_transaction_ends);
 
 // SQLite is called, not sent to: there is no round trip to count.
 databases!(en6_a_begun_transaction_costs_no_more_statements, with_db: postgres Postgres, mysql MySql);
+
+databases!(en2_a_cancelled_begin_leaves_no_transaction_open, with_db: postgres Postgres, mysql MySql);
 
 databases!(en2_an_aborted_transaction_does_not_commit, by_kind: postgres Postgres);
 
@@ -120,6 +124,50 @@ async fn en2_a_cancelled_nested_transaction_is_no_silent_rollback(db: &Db) {
         tx.commit().await
     });
     assert_eq!(counts(db).await, (0, u64::from(committed.is_ok())), "{committed:?}");
+}
+
+/// A caller that is gone leaves the pool as it was: what others write through it stays written.
+async fn en2_a_cancelled_begin_leaves_no_transaction_open(db: &Db) {
+    const WRITTEN: i64 = 50;
+    business(db).await;
+    macro_rules! cancel {
+        ($pool:ident, $database:ident) => {{
+            let outbox = Outbox::$database($pool.clone()).build().unwrap();
+            for n in 0..300 {
+                tokio::time::timeout(Duration::from_micros(n), outbox.begin()).await.ok();
+            }
+            for n in 0..WRITTEN {
+                let insert = AssertSqlSafe(format!("INSERT INTO business (n) VALUES ({n})"));
+                sqlx::query(insert).execute(&$pool).await.unwrap();
+            }
+        }};
+    }
+    let open = match db.handle() {
+        Handle::Postgres(sql) => {
+            let options = sql.pool.connect_options().as_ref().clone().application_name(db.place());
+            let pool = PgPoolOptions::new().max_connections(2).connect_with(options).await.unwrap();
+            cancel!(pool, postgres);
+            format!(
+                "SELECT count(*) FROM pg_stat_activity
+                  WHERE application_name = '{}' AND state LIKE 'idle in transaction%'",
+                db.place()
+            )
+        }
+        Handle::MySql(sql) => {
+            let options = sql.pool.connect_options().as_ref().clone();
+            let pool = MySqlPoolOptions::new().max_connections(2).connect_with(options).await.unwrap();
+            cancel!(pool, mysql);
+            format!(
+                "SELECT count(*) FROM information_schema.innodb_trx AS t
+                   JOIN information_schema.processlist AS p ON p.id = t.trx_mysql_thread_id
+                  WHERE p.db = '{}'",
+                db.place()
+            )
+        }
+        _ => panic!("servers only"),
+    };
+    assert_eq!(counts(db).await.0, WRITTEN, "all are there for others to see");
+    until("no transaction is open", async || db.number(open.clone()).await == 0).await;
 }
 
 async fn en2_an_aborted_transaction_does_not_commit(kind: Kind) {
