@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions, MySqlRow};
-use sqlx::{ConnectOptions, Connection, MySql, Row, Transaction};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions, MySqlRow};
+use sqlx::{ConnectOptions, Connection, Executor, MySql, Row, Transaction};
 use time::{OffsetDateTime, PrimitiveDateTime};
 use uuid::Uuid;
 
@@ -35,6 +35,8 @@ use crate::event::Event;
 /// The columns an event is read from, in the order of [`decode`].
 pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
      content_type, headers, payload, payload_bytes, version, occurred_at, available_at";
+
+const ROLLBACK: &str = "ROLLBACK";
 
 /// An outbox table in MySQL or MariaDB.
 #[derive(Debug, Clone)]
@@ -207,6 +209,7 @@ impl Store for MySqlStore {
             .acquire_timeout(Duration::from_secs(10))
             .idle_timeout(Duration::from_secs(60))
             .test_before_acquire(false)
+            .after_release(|connection, _| Box::pin(roll_back(connection)))
             .connect_lazy_with(self.pool.connect_options().as_ref().clone());
         Arc::new(Self { pool, ..self.clone() })
     }
@@ -283,6 +286,13 @@ impl Store for MySqlStore {
 /// A transaction that locks the rows it reads and no gaps between them, so that producers never wait for it.
 async fn begin(pool: &MySqlPool) -> sqlx::Result<Transaction<'static, MySql>> {
     pool.begin_with("SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION").await
+}
+
+/// Ends what a claim or settlement that was cut off may have left open: sqlx puts the connection of a begin
+/// that was dropped half-way back as it is. It runs after the statement, so that nobody waits for it.
+async fn roll_back(connection: &mut MySqlConnection) -> sqlx::Result<bool> {
+    connection.execute(ROLLBACK).await?;
+    Ok(true)
 }
 
 /// Where these options lead, for people.
