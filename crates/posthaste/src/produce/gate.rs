@@ -189,6 +189,11 @@ impl Written {
         &self.event.lease
     }
 
+    /// Whether at least half of its lease is left.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.event.leased_until.saturating_duration_since(Instant::now()) >= self.queue.lease / 2
+    }
+
     /// Says where in the table it is, if the database told only now.
     pub(crate) fn set_sequence(&mut self, sequence: i64) {
         self.event.lease.sequence = sequence;

@@ -111,6 +111,15 @@ impl Sql for Postgres {
         crate::store::postgres::insert::Client { connection, statements }.find_leased(leases).await
     }
 
+    async fn unlease(
+        connection: &mut sqlx::PgConnection,
+        store: &crate::store::PostgresStore,
+        leases: &[&Lease],
+    ) -> Result<()> {
+        let statements = store.insert_statements();
+        crate::store::postgres::insert::Client { connection, statements }.unlease(leases).await
+    }
+
     async fn probe(connection: &mut sqlx::PgConnection, store: &crate::store::PostgresStore) -> Result<()> {
         let statements = store.insert_statements();
         crate::store::postgres::insert::Client { connection, statements }.probe().await
@@ -194,6 +203,15 @@ impl Sql for MySql {
     ) -> Result<Vec<(Uuid, i64)>> {
         let statements = store.insert_statements();
         crate::store::mysql::insert::Client { connection, statements }.find_leased(leases).await
+    }
+
+    async fn unlease(
+        connection: &mut sqlx::MySqlConnection,
+        store: &crate::store::MySqlStore,
+        leases: &[&Lease],
+    ) -> Result<()> {
+        let statements = store.insert_statements();
+        crate::store::mysql::insert::Client { connection, statements }.unlease(leases).await
     }
 
     async fn probe(connection: &mut sqlx::MySqlConnection, store: &crate::store::MySqlStore) -> Result<()> {
@@ -282,6 +300,15 @@ impl Sql for Sqlite {
     ) -> Result<Vec<(Uuid, i64)>> {
         let statements = store.insert_statements();
         crate::store::sqlite::insert::Client { connection, statements }.find_leased(leases).await
+    }
+
+    async fn unlease(
+        connection: &mut sqlx::SqliteConnection,
+        store: &crate::store::SqliteStore,
+        leases: &[&Lease],
+    ) -> Result<()> {
+        let statements = store.insert_statements();
+        crate::store::sqlite::insert::Client { connection, statements }.unlease(leases).await
     }
 
     async fn probe(connection: &mut sqlx::SqliteConnection, store: &crate::store::SqliteStore) -> Result<()> {

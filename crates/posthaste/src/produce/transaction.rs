@@ -3,6 +3,7 @@
 //! When an event is written, a slot in the relay's queue is asked for. If there is one, the row is written
 //! already leased to that relay, and after the commit the event is handed over, without a claim. If there is
 //! none, or the event is for later, the row is an ordinary pending one, and relays are woken after the commit.
+//! A transaction that takes so long that a lease is half over makes its row an ordinary one, too.
 //! Whatever goes wrong in between, the lease ends and the row is claimed like any other.
 //!
 //! No event is handed over whose transaction has not committed. A commit that the client library calls
@@ -62,6 +63,13 @@ pub trait Sql: Backend + Database {
         store: &Self::Store,
         leases: &[&Lease],
     ) -> impl Future<Output = Result<Vec<(Uuid, i64)>>> + Send;
+
+    /// Makes leased rows of this transaction ordinary pending ones.
+    fn unlease(
+        connection: &mut Self::Connection,
+        store: &Self::Store,
+        leases: &[&Lease],
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// Fails if the transaction can only roll back any more, where a commit would not say so.
     fn probe(
@@ -226,6 +234,17 @@ impl<DB: Sql> OutboxTransaction<DB> {
                     }
                     None => false,
                 });
+                asked = true;
+            }
+            // A lease that ends before its event is dispatched would have counted an attempt that was none, and
+            // at its last allowed one the event would be dead.
+            let (fresh, stale): (Vec<Written>, Vec<Written>) =
+                std::mem::take(&mut batch.hot).into_iter().partition(Written::is_fresh);
+            batch.hot = fresh;
+            if !stale.is_empty() {
+                let leases: Vec<&Lease> = stale.iter().map(Written::lease).collect();
+                DB::unlease(&mut self.transaction, batch.outbox.store(), &leases).await?;
+                batch.cold += stale.len();
                 asked = true;
             }
         }
@@ -411,15 +430,15 @@ mod tests {
     impl Relayed {
         async fn with_slots(slots: usize) -> Result<Self> {
             let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
-            Self::on(pool, "outbox", slots).await
+            Self::on(pool, "outbox", slots, LEASE).await
         }
 
-        async fn on(pool: sqlx::SqlitePool, table: &str, slots: usize) -> Result<Self> {
+        async fn on(pool: sqlx::SqlitePool, table: &str, slots: usize, lease: Duration) -> Result<Self> {
             let seen = Arc::new(Seen::default());
             let outbox = Outbox::sqlite(pool).table(table).hook(Arc::clone(&seen)).build()?;
             outbox.migrate().await?;
             let woken = Arc::new(Notify::new());
-            let (queue, committed) = HotQueue::new(WorkerId::new("relay")?, LEASE, slots, Arc::clone(&woken));
+            let (queue, committed) = HotQueue::new(WorkerId::new("relay")?, lease, slots, Arc::clone(&woken));
             outbox.gate().attach(&queue);
             Ok(Self { outbox, queue, committed, woken, seen })
         }
@@ -622,6 +641,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn re5_a_transaction_that_outlives_its_leases_leaves_pending_rows() -> Result<()> {
+        let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
+        let lease = Duration::from_millis(5);
+        let mut short = Relayed::on(pool.clone(), "short", 3, lease).await?;
+        let mut long = Relayed::on(pool, "long", 1, LEASE).await?;
+        let mut tx = short.outbox.begin().await?;
+        let one = short.outbox.enqueue(&mut tx, event(1)?).await?.id;
+        let two = short.outbox.enqueue_all(&mut tx, [event(2)?, event(3)?]).await?;
+        let kept = long.outbox.enqueue(&mut tx, event(4)?).await?.id;
+        tokio::time::sleep(lease).await;
+        tx.commit().await?;
+        ensure!(short.handed_over().is_empty() && short.free_slots() == 3);
+        for id in [one, two[0].id, two[1].id] {
+            let record = short.record(id).await?;
+            ensure!((record.status, record.attempts) == (Status::Pending, 0));
+            ensure!((record.locked_by, record.locked_until) == (None, None));
+        }
+        ensure!(short.was_woken().await, "for what is left to claim");
+        ensure!(ids(&long.handed_over()) == [kept] && !long.was_woken().await);
+        Ok(())
+    }
+
+    #[tokio::test]
     async fn re5_a_nested_transaction_writes_pending_rows() -> Result<()> {
         let mut relayed = Relayed::with_slots(3).await?;
         let mut tx = relayed.outbox.begin().await?;
@@ -666,8 +708,8 @@ mod tests {
     #[tokio::test]
     async fn re5_each_outbox_of_a_transaction_has_its_own_gate() -> Result<()> {
         let pool = SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
-        let mut orders = Relayed::on(pool.clone(), "orders", 1).await?;
-        let mut stock = Relayed::on(pool, "stock", 1).await?;
+        let mut orders = Relayed::on(pool.clone(), "orders", 1, LEASE).await?;
+        let mut stock = Relayed::on(pool, "stock", 1, LEASE).await?;
         let mut tx = orders.outbox.begin().await?;
         let placed = orders.outbox.enqueue_all(&mut tx, [event(1)?, event(2)?]).await?;
         let moved = stock.outbox.enqueue(&mut tx, event(3)?).await?;

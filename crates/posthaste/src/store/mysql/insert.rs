@@ -43,6 +43,11 @@ SELECT o.id, o.seq
   STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id)
  WHERE o.locked_by = l.holder";
 
+const UNLEASE: &str = "
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', holder VARCHAR(128) PATH '$[1]')) AS l
+  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id) AND o.locked_by = l.holder
+   SET o.attempts = 0, o.locked_by = NULL, o.locked_until = NULL";
+
 /// What an insert executes; the other client libraries execute the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Statements {
@@ -55,6 +60,7 @@ pub(crate) struct Statements {
     one_leased: Statement,
     pub(crate) first: Statement,
     leased: Statement,
+    unlease: Statement,
 }
 
 impl Statements {
@@ -74,6 +80,7 @@ impl Statements {
             row_leased,
             first: statement(FIRST),
             leased: statement(LEASED),
+            unlease: statement(UNLEASE),
         }
     }
 
@@ -166,6 +173,17 @@ impl Client<'_> {
             .bind(Value::Array(leases).to_string())
             .fetch_all(&mut *self.connection)
             .await
+            .map_err(|error| self.error(error))
+    }
+
+    /// Makes leased rows of this transaction ordinary pending ones.
+    pub(crate) async fn unlease(&mut self, leases: &[&Lease]) -> Result<()> {
+        let leases = leases.iter().map(|l| json!([l.id.simple().to_string(), &*l.holder])).collect();
+        sqlx::query(self.statements.unlease.sql())
+            .bind(Value::Array(leases).to_string())
+            .execute(&mut *self.connection)
+            .await
+            .map(drop)
             .map_err(|error| self.error(error))
     }
 

@@ -63,6 +63,12 @@ SELECT o.id, o.seq
   FROM unnest($1::uuid[], $2::text[]) AS l(id, holder)
   JOIN {table} AS o ON o.id = l.id AND o.locked_by = l.holder";
 
+const UNLEASE: &str = "
+UPDATE {table} AS o
+   SET attempts = 0, locked_by = NULL, locked_until = NULL
+  FROM unnest($1::uuid[], $2::text[]) AS l(id, holder)
+ WHERE o.id = l.id AND o.locked_by = l.holder";
+
 const PROBE: &str = "SELECT 1";
 
 /// What an insert executes; the other client libraries execute the same.
@@ -75,6 +81,7 @@ pub(crate) struct Statements {
     many_leased: Statement,
     pub(crate) first: Statement,
     leased: Statement,
+    unlease: Statement,
 }
 
 impl Statements {
@@ -90,6 +97,7 @@ impl Statements {
             many_leased: leased(MANY),
             first: statement(FIRST),
             leased: statement(LEASED),
+            unlease: statement(UNLEASE),
         }
     }
 }
@@ -193,6 +201,17 @@ impl Client<'_> {
             .bind(leases.iter().map(|l| &*l.holder).collect::<Vec<_>>())
             .fetch_all(&mut *self.connection)
             .await
+            .map_err(|error| errors::classify(error, &self.statements.table))
+    }
+
+    /// Makes leased rows of this transaction ordinary pending ones.
+    pub(crate) async fn unlease(&mut self, leases: &[&Lease]) -> Result<()> {
+        sqlx::query(self.statements.unlease.sql())
+            .bind(leases.iter().map(|l| l.id).collect::<Vec<_>>())
+            .bind(leases.iter().map(|l| &*l.holder).collect::<Vec<_>>())
+            .execute(&mut *self.connection)
+            .await
+            .map(drop)
             .map_err(|error| errors::classify(error, &self.statements.table))
     }
 

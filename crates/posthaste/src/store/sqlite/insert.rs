@@ -41,6 +41,12 @@ SELECT o.id, o.seq
   FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS holder FROM json_each(?1)) AS l
   JOIN {table} AS o ON o.id = l.id AND o.locked_by = l.holder";
 
+const UNLEASE: &str = "
+UPDATE {table} AS o
+   SET attempts = 0, locked_by = NULL, locked_until = NULL
+  FROM (SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS holder FROM json_each(?1)) AS l
+ WHERE o.id = l.id AND o.locked_by = l.holder";
+
 /// What an insert executes; the other client libraries execute the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Statements {
@@ -53,6 +59,7 @@ pub(crate) struct Statements {
     one_leased: Statement,
     pub(crate) first: Statement,
     leased: Statement,
+    unlease: Statement,
 }
 
 impl Statements {
@@ -72,6 +79,7 @@ impl Statements {
             row_leased,
             first: statement(FIRST),
             leased: statement(LEASED),
+            unlease: statement(UNLEASE),
         }
     }
 
@@ -160,6 +168,17 @@ impl Client<'_> {
             .map_err(|error| errors::classify(error, &self.statements.table))?;
         let found = rows.iter().map(|row| self.named(row, None));
         found.map(|row| row.map(|row| (row.id, row.sequence.unwrap_or_default()))).collect()
+    }
+
+    /// Makes leased rows of this transaction ordinary pending ones.
+    pub(crate) async fn unlease(&mut self, leases: &[&Lease]) -> Result<()> {
+        let leases = leases.iter().map(|l| json!([l.id.hyphenated().to_string(), &*l.holder])).collect();
+        sqlx::query(self.statements.unlease.sql())
+            .bind(Value::Array(leases).to_string())
+            .execute(&mut *self.connection)
+            .await
+            .map(drop)
+            .map_err(|error| errors::classify(error, &self.statements.table))
     }
 
     /// Waits for what the connection's thread has still to do: the end of a nested transaction that was

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use posthaste::produce::HookError;
 use posthaste::store::{Filter, Status, Store};
-use posthaste::{ErrorKind, Event, Hook, Outbox};
+use posthaste::{Backoff, ErrorKind, Event, Hook, Outbox};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, Connection};
 
 use crate::harness::database::Handle;
-use crate::harness::{Db, Kind, Setup, event, statements, until, worker};
+use crate::harness::{Db, Kind, Recorder, Setup, event, statements, until, worker};
 
 conformance_sql!(
     en2_a_begun_transaction_commits_both_or_neither,
@@ -23,6 +23,7 @@ conformance_sql!(
     en6_one_transaction_writes_to_several_outboxes,
     en6_the_inbox_takes_a_begun_transaction,
     re5_without_a_relay_every_row_is_pending,
+    re5_a_transaction_longer_than_its_lease_counts_no_attempt,
     re6_waking_without_a_relay_is_nothing,
 );
 
@@ -305,6 +306,37 @@ async fn re5_without_a_relay_every_row_is_pending(db: &Db) {
         assert_eq!((record.status, record.attempts), (Status::Pending, 0));
         assert_eq!((record.locked_by, record.locked_until), (None, None));
     }
+}
+
+/// Else the only attempt would have been counted before anybody had tried, and the event would be dead.
+async fn re5_a_transaction_longer_than_its_lease_counts_no_attempt(db: &Db) {
+    const LEASE: Duration = Duration::from_millis(300);
+    let recorder = Recorder::default();
+    let relay = db
+        .relay()
+        .handler(recorder.clone())
+        .lease(LEASE)
+        .timeout(LEASE / 3)
+        .poll_interval(LEASE / 3)
+        .retry(Backoff::default().max_attempts(1))
+        .start()
+        .await
+        .unwrap();
+    let id = on!(db, |sql| {
+        let mut tx = sql.outbox.begin().await.unwrap();
+        let id = sql.outbox.enqueue(&mut tx, event("a", 1)).await.unwrap().id;
+        let leased = "SELECT count(*) FROM outbox WHERE locked_by IS NOT NULL";
+        let leased: i64 = sqlx::query_scalar(leased).fetch_one(&mut *tx).await.unwrap();
+        assert_eq!(leased, 1, "born leased");
+        tokio::time::sleep(LEASE).await;
+        tx.commit().await.unwrap();
+        id
+    });
+    recorder.wait_for(1).await;
+    relay.stop().await;
+    assert_eq!(recorder.begun(), [(id, 1)]);
+    let record = db.store().get(id).await.unwrap().unwrap();
+    assert_eq!((record.status, record.attempts), (Status::Delivered, 1));
 }
 
 async fn re6_waking_without_a_relay_is_nothing(db: &Db) {
