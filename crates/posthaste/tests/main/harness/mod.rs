@@ -102,7 +102,8 @@ pub const MINUTE: Duration = Duration::from_secs(60);
 pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let asking = async {
         while !is_so().await {
-            tokio::task::yield_now().await;
+            // Else what is waited for would have to share its processor with the asking.
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
     tokio::time::timeout(MINUTE, asking).await.unwrap_or_else(|_| panic!("never so: {what}"));

@@ -87,19 +87,23 @@ impl PrivateServer {
         }
     }
 
-    /// It dies without a word to anybody, and comes back with what was committed.
-    pub async fn crash(&mut self) {
+    /// It dies without a word to anybody.
+    pub fn crash(&mut self) {
         self.end(self.site.death());
-        self.start_again().await;
     }
 
-    /// It is shut down as an operator does it, and comes back.
-    pub async fn restart(&mut self) {
+    /// It is shut down as an operator does it.
+    pub fn shut_down(&mut self) {
         self.end(match self.site.kind {
             Kind::Postgres => "INT",
             _ => "TERM",
         });
-        self.start_again().await;
+    }
+
+    /// It comes back, with what was committed.
+    pub async fn start_again(&mut self) {
+        self.process = self.site.serve(self.port);
+        self.is_ready().await;
     }
 
     /// Ends every connection but the one that says so; how many.
@@ -125,11 +129,6 @@ impl PrivateServer {
                 ended
             }
         }
-    }
-
-    async fn start_again(&mut self) {
-        self.process = self.site.serve(self.port);
-        self.is_ready().await;
     }
 
     /// Waits until it lets somebody in.
@@ -171,7 +170,7 @@ impl Drop for PrivateServer {
         if std::thread::panicking() {
             println!("the end of the server's log:\n{}", self.site.log());
         }
-        self.end(self.site.death());
+        self.crash();
         std::fs::remove_dir_all(&self.site.home).ok();
     }
 }
