@@ -18,6 +18,7 @@ conformance_sql!(re7_a_relay_that_stops_is_replaced_at_once_and_only_one_dispatc
 conformance_servers!(
     re7_a_relay_that_is_cut_off_is_replaced_and_only_one_dispatches,
     re7_a_relay_that_is_cut_off_while_nothing_is_leased_dispatches_nothing_beside_the_next,
+    re7_a_relay_that_is_cut_off_while_it_stands_by_stands_by_again,
 );
 
 const EVENTS: usize = 2000;
@@ -173,6 +174,20 @@ async fn re7_a_relay_that_is_cut_off_while_nothing_is_leased_dispatches_nothing_
     println!("{:?} dispatches", stage.begun());
     assert_eq!(stage.together(), 0);
     first.stop().await;
+    second.stop().await;
+}
+
+async fn re7_a_relay_that_is_cut_off_while_it_stands_by_stands_by_again(db: &Db) {
+    let [first, second] = two_relays(db, &Stage::new()).await;
+    let session = async || db.session_of(&second.status().worker.unwrap()).await;
+    until("it stands by", async || session().await.is_some()).await;
+    let cut_off = session().await.unwrap();
+    assert!(db.kill(cut_off).await);
+    until("it is back", async || session().await.is_some_and(|now| now != cut_off)).await;
+    until("it is content", async || second.status().database.is_none()).await;
+    assert!(first.status().leading && !second.status().leading);
+    first.stop().await;
+    until("it takes over", async || second.status().leading).await;
     second.stop().await;
 }
 
