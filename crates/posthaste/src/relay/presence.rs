@@ -86,7 +86,7 @@ impl<'e> Keeper<'e> {
             // It lived when it was asked; its answer may have taken its time.
             self.lived = asked;
             self.engine.outage.over(Doing::KeepingSession);
-            self.look();
+            self.look(asked);
             let next = match self.leads_from {
                 Some(from) if !self.engine.control.now().leading => from.min(asked + every),
                 _ => asked + every,
@@ -116,10 +116,10 @@ impl<'e> Keeper<'e> {
     }
 
     /// Looks for the leases of those that are gone now and then; a beat does not wait for it.
-    fn look(&mut self) {
-        let due = self.looked.is_none_or(|at| at.elapsed() >= ROUND);
+    fn look(&mut self, now: Instant) {
+        let due = self.looked.is_none_or(|at| now.duration_since(at) >= ROUND);
         if due && self.looking.as_ref().is_none_or(JoinHandle::is_finished) {
-            self.looked = Some(Instant::now());
+            self.looked = Some(now);
             self.looking = Some(tokio::spawn(end_orphaned_leases(Arc::clone(self.engine))));
         }
     }
