@@ -339,7 +339,7 @@ impl Relay {
             claimed: load(&engine.depths.claimed),
             dispatching: load(&engine.depths.running),
             settling: load(&engine.depths.settling),
-            database: engine.outage.error(),
+            database: engine.outage.error(engine.control.now().works()),
             routes: engine
                 .ways
                 .iter()

@@ -73,13 +73,18 @@ impl Outage {
         }
     }
 
-    /// What keeps events from moving, if anything; what is done only now and then may have failed long ago.
-    pub(super) fn error(&self) -> Option<String> {
+    /// What keeps events from moving, if anything; what is done only now and then, such as claims by one that
+    /// `works` no longer, may have failed long ago.
+    pub(super) fn error(&self, works: bool) -> Option<String> {
         let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        let essential = [Doing::Claiming, Doing::Settling, Doing::KeepingSession];
+        let essential = |doing: &Doing| match doing {
+            Doing::Settling | Doing::KeepingSession => true,
+            Doing::Claiming => works,
+            _ => false,
+        };
         failing
             .iter()
-            .find(|(doing, _)| essential.contains(doing))
+            .find(|(doing, _)| essential(doing))
             .map(|(doing, (_, text))| format!("{}: {text}", doing.as_str()))
     }
 }

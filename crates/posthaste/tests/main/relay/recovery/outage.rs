@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use posthaste::store::Status;
@@ -14,6 +15,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::harness::database::Handle;
+use crate::harness::spy::Spy;
 use crate::harness::{Db, Kind, MINUTE, PrivateServer, Recorder, Setup, event, until};
 
 databases!(re11_nothing_is_lost_with_the_server, by_kind: postgres Postgres, mysql MySql);
@@ -210,4 +212,18 @@ async fn re11_a_locked_file_is_waited_for(kind: Kind) {
     assert_eq!((recorder.events(), recorder.repeats()), (EVENTS, 0), "delivered once");
     relay.stop().await;
     db.drop_everything().await;
+}
+
+/// Its last claim failed, and it makes no other.
+#[tokio::test(start_paused = true)]
+async fn re11_a_relay_that_claims_nothing_does_not_complain_of_its_last_claim() {
+    let db = Db::new(Kind::Memory).await;
+    let spy = Spy::on(db.shared_store());
+    let relay = Relay::on(spy.clone()).handler(Recorder::default()).start().await.unwrap();
+    spy.gone.store(true, Ordering::SeqCst);
+    until("a claim fails", async || relay.status().database.is_some()).await;
+    relay.pause();
+    spy.gone.store(false, Ordering::SeqCst);
+    until("it does not complain", async || relay.status().database.is_none()).await;
+    relay.stop().await;
 }
