@@ -13,7 +13,7 @@ use posthaste::{Failure, Handler, Relay};
 
 use crate::harness::{Db, Kind, Recorder, until, worker};
 
-conformance_sql!(re7_a_relay_that_stops_is_replaced_at_once_and_only_one_dispatches);
+conformance_sql!(re7_a_relay_that_stops_is_replaced_and_only_one_dispatches);
 
 conformance_servers!(
     re7_a_relay_that_is_cut_off_is_replaced_and_only_one_dispatches,
@@ -125,7 +125,7 @@ async fn cut_off_until_the_other_leads(db: &Db, other: &Relay) {
     .await;
 }
 
-async fn re7_a_relay_that_stops_is_replaced_at_once_and_only_one_dispatches(db: &Db) {
+async fn re7_a_relay_that_stops_is_replaced_and_only_one_dispatches(db: &Db) {
     let stage = Stage::new();
     let [first, second] = two_relays(db, &stage).await;
     db.enqueue_numbers("a", 0..1000).await;
