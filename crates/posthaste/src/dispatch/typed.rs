@@ -82,8 +82,13 @@ fn decode<T: DeserializeOwned>(payload: &Payload) -> Result<T, Failure> {
     };
     serde_json::from_str(json).map_err(|error| {
         // serde's own words quote the value they stumbled over.
+        let said = error.to_string();
         let what = match error.classify() {
-            Category::Data => "a field is missing or of another type",
+            // The name of a missing field is the type's, not the payload's.
+            Category::Data if said.starts_with("missing field") => {
+                said.split_once(" at line").map_or("a field is missing", |(what, _)| what)
+            }
+            Category::Data => "a field is of another type or value",
             Category::Eof => "it ends too early",
             Category::Syntax | Category::Io => "it is not JSON",
         };
