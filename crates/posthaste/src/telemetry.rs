@@ -19,7 +19,7 @@ pub const DISPATCH_TOTAL: &str = "outbox_dispatch_total";
 pub const DEAD_TOTAL: &str = "outbox_dead_total";
 /// Leases found lost, by table.
 pub const LEASE_LOST_TOTAL: &str = "outbox_lease_lost_total";
-/// Slots of the hot path that events were given when they were written, by table; a rollback leaves them counted.
+/// Events handed from their commit to a relay in the same process, by table.
 pub const HOT_ENQUEUED_TOTAL: &str = "outbox_hot_enqueued_total";
 /// Events for which the hot path had no slot, by table: it was full, or its relay paused, standing by or resting.
 pub const HOT_REJECTED_TOTAL: &str = "outbox_hot_rejected_total";

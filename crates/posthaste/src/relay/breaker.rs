@@ -82,17 +82,15 @@ impl Breaker {
         admission
     }
 
-    /// The sink said it is unavailable.
-    pub(super) fn trip(&self, error: &str) {
+    /// The sink said it is unavailable, to the probe or to anything else. Of many that fail together the first
+    /// counts, and while it rests only the probe.
+    pub(super) fn trip(&self, error: &str, probe: bool) {
         let mut state = self.lock();
-        let (since, probes, probing) = match &*state {
-            State::Working => (Instant::now(), 0, true),
-            State::Resting { since, probes, probing, .. } => (*since, *probes, *probing),
+        let (since, probes) = match &*state {
+            State::Working => (Instant::now(), 0),
+            State::Resting { since, probes, .. } if probe => (*since, *probes),
+            State::Resting { .. } => return,
         };
-        // Of many that fail together, the first counts.
-        if !probing {
-            return;
-        }
         let pause = self.pauses.delay(probes + 1, self.random.next());
         if probes == 0 {
             tracing::warn!(table = %self.table, sink = %self.route, error, next_probe = ?pause, "the sink is unavailable: its events wait, no attempt is spent");
@@ -129,6 +127,14 @@ impl Breaker {
             *probing = false;
         }
         self.changed.send_replace(());
+    }
+
+    /// How long it is until the next probe.
+    pub(super) fn left(&self) -> Duration {
+        match self.peek() {
+            Admission::After(left) => left,
+            Admission::All | Admission::Probe => Duration::ZERO,
+        }
     }
 
     /// Since when it rests, and why.

@@ -1,5 +1,6 @@
 //! The making of a relay.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::event::Event;
 use crate::produce::gate::Gate;
 use crate::produce::{Backend, Outbox};
 use crate::sink::Sink;
-use crate::store::Store;
+use crate::store::{Store, TableName};
 
 impl<B: Backend> Outbox<B> {
     /// A relay of this outbox: what commits through [`begin`](Self::begin) goes straight to it.
@@ -45,7 +46,7 @@ impl<B: Backend> Outbox<B> {
 /// | setting | default | why |
 /// |---|---|---|
 /// | `batch` | 500 | most of the database's speed; twice as much adds little |
-/// | `capacity` | two batches | claims one while the other is under way; memory holds no more than this |
+/// | `capacity` | a batch per route, up to 8, and one more | claims one while the others are under way; memory holds no more than this |
 /// | `concurrency` | 32 handlers, 4 batches | handlers mostly wait; a few batches keep a broker busy |
 /// | `hot_queue` | 1024 | events straight from their commit that may wait; 0 switches the hot path off |
 /// | `poll_interval` | 1 s | what a lost notification costs at most |
@@ -61,6 +62,8 @@ impl<B: Backend> Outbox<B> {
 /// | `single_active` | off | any number of relays share the table |
 #[must_use = "a relay is made by `build` or `start`"]
 pub struct RelayBuilder {
+    /// The outbox's table.
+    table: TableName,
     connections: Connections,
     gate: Arc<Gate>,
     settings: Settings,
@@ -78,7 +81,15 @@ impl std::fmt::Debug for RelayBuilder {
 
 impl RelayBuilder {
     pub(super) fn new(connections: Connections, gate: Arc<Gate>) -> Self {
-        Self { connections, gate, settings: Settings::default(), routes: None, interceptors: Vec::new() }
+        let table = connections.store().table().clone();
+        Self {
+            table,
+            connections,
+            gate,
+            settings: Settings::default(),
+            routes: None,
+            interceptors: Vec::new(),
+        }
     }
 
     /// Uses this store's connections instead of some of its own to the outbox's database: where the service
@@ -132,7 +143,7 @@ impl RelayBuilder {
 
     /// Where the jitter comes from.
     pub fn random(mut self, random: impl Random) -> Self {
-        self.settings.random = Arc::new(random);
+        self.settings.random = Arc::new(Guarded(random));
         self
     }
 
@@ -231,6 +242,10 @@ impl RelayBuilder {
     pub fn build(self) -> Result<Relay> {
         let table = self.connections.store().table();
         self.settings.check(table)?;
+        if table.name() != self.table.name() {
+            let message = format!("relay of table {}: the store given is of table {table}", self.table);
+            return Err(Error::new(ErrorKind::InvalidSetting, message));
+        }
         let Some(routes) = self.routes else {
             let message = format!("relay of table {table}: it has no handler, sink or routes");
             return Err(Error::new(ErrorKind::InvalidSetting, message));
@@ -248,6 +263,15 @@ impl RelayBuilder {
         let relay = self.build()?;
         relay.start().await?;
         Ok(relay)
+    }
+}
+
+/// A source of randomness whose panic is no more than a bad throw.
+struct Guarded<R>(R);
+
+impl<R: Random> Random for Guarded<R> {
+    fn next(&self) -> f64 {
+        catch_unwind(AssertUnwindSafe(|| self.0.next())).unwrap_or(0.5)
     }
 }
 

@@ -34,6 +34,8 @@ const LINGER: Duration = Duration::from_millis(1);
 const SWEEP: Duration = Duration::from_secs(1);
 /// And when they take long.
 const LONGEST_SWEEP: Duration = Duration::from_secs(30);
+/// Most events claimed at once while every route rests, to find one for a route that is due to be probed.
+const PROBES: usize = 50;
 /// How much shorter than the poll interval the first pause after an event is.
 const HASTE: u32 = 20;
 
@@ -105,11 +107,17 @@ impl Claimer {
             self.take_pass();
             let admission = self.engine.admission();
             let most = match (self.engine.control.now().works(), admission) {
-                (true, Admission::All) => self.engine.settings.batch,
-                (true, Admission::Probe) => 1,
+                (true, Admission::All) => self.engine.claim_limit(),
+                (true, Admission::Probe) if self.engine.ways.len() == 1 => 1,
+                (true, Admission::Probe) => self.engine.claim_limit().min(PROBES),
                 (works, admission) => {
-                    // Nothing is to be had: who asked for a pass has had it.
-                    self.pass = None;
+                    // Nothing is to be had: who asked for a pass has had it, unless this relay may yet lead.
+                    if works
+                        || self.engine.control.now().paused
+                        || self.engine.stands_by.load(Ordering::Relaxed)
+                    {
+                        self.pass = None;
+                    }
                     let rest = match admission {
                         Admission::After(left) if works => left,
                         _ => self.engine.settings.poll,
@@ -128,16 +136,21 @@ impl Claimer {
                 slots = engine.slots.take(most, || engine.depths.waiting() == 0) => slots,
                 _ = state.changed() => continue,
             };
-            let asked = slots.num_permits();
             let slots = self.probe(slots).await;
-            match self.claim(slots).await {
-                Some(got) if got > 0 && admission == Admission::Probe => {
+            let asked = slots.num_permits();
+            let claimed = match asked {
+                0 => Some(0),
+                _ => self.claim(slots).await,
+            };
+            match claimed {
+                Some(_) if admission == Admission::Probe => {
                     self.hurry();
+                    self.pass = None;
                     // What becomes of the probe decides what is claimed next.
                     tokio::select! {
                         _ = breakers.changed() => {}
                         _ = state.changed() => {}
-                        () = tokio::time::sleep(self.engine.settings.timeout) => {}
+                        () = tokio::time::sleep(self.engine.settings.poll.min(SWEEP)) => {}
                     }
                 }
                 Some(got) if got >= asked => self.hurry(),
@@ -172,15 +185,19 @@ impl Claimer {
         let now = Instant::now();
         let sweeps = self.pass.is_some() || self.is_sweep_due();
         let claim = self.request(&slots).after(if sweeps { None } else { self.mark }).topics(engine.topics());
-        match engine.store.claim(&claim).await {
+        match engine.in_time(engine.store.claim(&claim)).await {
             Ok(batch) => {
                 engine.outage.over(Doing::Claiming);
                 self.pauses.reset();
                 if sweeps {
                     self.swept = Some(Swept { at: now, took: now.elapsed() });
                 }
-                self.mark = self.mark.max(batch.mark);
                 let got = batch.events.len() + batch.buried.len();
+                // Much that became available behind the mark is gone through from where it was found.
+                self.mark = match sweeps && got >= claim.limit as usize {
+                    true => batch.mark,
+                    false => self.mark.max(batch.mark),
+                };
                 self.report_buried(&batch.buried);
                 self.hand_on(batch, slots, now).await;
                 Some(got)
@@ -200,7 +217,7 @@ impl Claimer {
         Claim::by(self.engine.worker())
             .limit(u32::try_from(slots.num_permits()).unwrap_or(u32::MAX))
             .lease(settings.lease)
-            .attempts(settings.retries.attempt_limits())
+            .attempts(self.engine.attempts.clone())
     }
 
     /// One that takes long, because of what it has to step over, is made more rarely.
@@ -209,24 +226,24 @@ impl Claimer {
         at.elapsed() >= SWEEP.min(self.engine.settings.poll).max((took * 10).min(LONGEST_SWEEP))
     }
 
-    /// Claims an event for each route that is due to be probed and whose topics are left out otherwise; answers
-    /// with the slots that are left.
+    /// Claims an event for each of several routes that is due to be probed and whose topics are known; answers
+    /// with the slots that are left. Where they are not known, whatever is claimed next may be the route's.
     async fn probe(&mut self, mut slots: OwnedSemaphorePermit) -> OwnedSemaphorePermit {
+        if self.engine.ways.len() == 1 {
+            return slots;
+        }
         let due = self.engine.probes();
         self.probed.retain(|way, at| due.iter().any(|(due, _)| due == way) && at.elapsed() < SWEEP);
         for (way, topics) in due {
-            if self.probed.contains_key(&way) || slots.num_permits() < 2 {
+            if topics.is_empty() || self.probed.contains_key(&way) {
                 continue;
             }
-            let Some(slot) = slots.split(1) else { continue };
+            let Some(slot) = slots.split(1) else { break };
             let now = Instant::now();
             self.probed.insert(way, now);
             let claim = self.request(&slot).topics(Topics::Only(topics));
-            match self.engine.store.claim(&claim).await {
+            match self.engine.in_time(self.engine.store.claim(&claim)).await {
                 Ok(batch) => {
-                    if batch.events.is_empty() {
-                        self.engine.claim_anything_for(way);
-                    }
                     self.report_buried(&batch.buried);
                     self.hand_on(batch, slot, now).await;
                 }
@@ -249,7 +266,8 @@ impl Claimer {
             .into_iter()
             .zip(held)
             .filter_map(|(claimed, held)| {
-                Some(Job {
+                Some(engine.enter(Job {
+                    lane: Ok(0),
                     delivery: Delivery {
                         sequence: claimed.lease.sequence(),
                         attempt: claimed.lease.attempt(),
@@ -260,16 +278,15 @@ impl Claimer {
                     },
                     held,
                     source: Source::Claimed,
-                    alone: false,
+                    company: usize::MAX,
                     age: engine.age(claimed.created_at),
                     got,
                     pass: self.pass.clone(),
                     _epoch: Some(self.epoch.held.clone()),
                     _slot: slots.split(1)?,
-                })
+                }))
             })
             .collect();
-        engine.depths.claimed.fetch_add(jobs.len(), Ordering::Relaxed);
         // The dispatcher outlives the claimer.
         let _ = self.jobs.send(jobs).await;
     }

@@ -10,7 +10,6 @@
 //! there are several routes, none takes more than three quarters of the workers.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,15 +20,15 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::breaker::Admission;
-use super::engine::Engine;
+use super::engine::{Engine, Way};
 use super::hot::Waiting;
 use super::job::{Job, Source};
-use super::outage::Doing;
+use super::publish::{Answer, Answers, Broken, publish};
 use super::renew::Held;
 use super::verdict::Ending;
-use crate::dispatch::{caught, no_route, panic_text, redact, unanswered};
+use crate::dispatch::redact;
 use crate::produce::gate::HotEvent;
-use crate::sink::{Delivery, Outcome, Sink};
+use crate::sink::{Delivery, Outcome};
 use crate::store::Verdict;
 
 /// How long what runs may go on when another relay has become the active one.
@@ -68,28 +67,19 @@ struct Batch {
     probing: bool,
 }
 
-/// What became of each event of a publish, in order; or what the sink said as it panicked.
-type Answers = Result<Vec<Answer>, String>;
-
-enum Answer {
-    Said(Outcome),
-    /// Its lease was lost before it began, or could not be renewed.
-    NotStarted,
-}
-
 impl Dispatcher {
     pub(super) fn new(engine: Arc<Engine>, settle: mpsc::Sender<Vec<Ended>>) -> Self {
-        let limit = |way: &super::engine::Way| way.route.sink.batch_limit().max(1);
-        let largest = engine.ways.iter().map(limit).max().unwrap_or(1);
-        let workers = engine.settings.concurrency(largest);
-        let most = if engine.ways.len() > 1 { (workers * 3).div_ceil(4) } else { workers };
+        let limit = |way: &Way| way.route.sink.batch_limit().max(1);
+        let concurrency = |way: &Way| engine.settings.concurrency(limit(way));
+        let workers = engine.ways.iter().map(concurrency).max().unwrap_or(1);
+        let share = if engine.ways.len() > 1 { (workers * 3).div_ceil(4) } else { workers };
         let lanes = engine
             .ways
             .iter()
             .map(|way| Lane {
                 waiting: Waiting::default(),
                 running: 0,
-                most,
+                most: concurrency(way).min(share),
                 batch: limit(way).min(engine.settings.batch),
             })
             .collect();
@@ -139,9 +129,12 @@ impl Dispatcher {
         self.drain(claimed).await;
     }
 
-    /// Hands back what waits, and what the last claim still brings; gives what runs its time, then stops it.
+    /// Hands back what waits, and what the last claim still brings; gives what runs its time, then stops it. If
+    /// another relay becomes the active one meanwhile, that time is over.
     async fn drain(&mut self, mut claimed: mpsc::Receiver<Vec<Job>>) {
-        let deadline = Instant::now() + self.engine.settings.drain;
+        let mut state = self.engine.control.watch();
+        let led = state.borrow_and_update().leading;
+        let mut deadline = Instant::now() + self.engine.settings.drain;
         let (mut claiming, mut in_time) = (true, true);
         loop {
             self.hand_back_waiting().await;
@@ -154,6 +147,11 @@ impl Dispatcher {
                     None => claiming = false,
                 },
                 Some(ended) = self.running.join_next_with_id() => self.end(ended).await,
+                _ = state.changed() => {
+                    if led && !state.borrow_and_update().leading {
+                        deadline = deadline.min(Instant::now() + GRACE);
+                    }
+                }
                 () = tokio::time::sleep_until(deadline), if in_time => {
                     in_time = false;
                     self.running.abort_all();
@@ -164,39 +162,40 @@ impl Dispatcher {
 
     fn hot_job(&self, event: HotEvent) -> Job {
         let engine = &self.engine;
-        engine.depths.hot.fetch_add(1, Ordering::Relaxed);
         let HotEvent { event, lease, created_at, leased_until, committed, slot } = event;
         let (sequence, attempt) = (lease.sequence(), lease.attempt());
         let held = engine.leases.hold_one(lease, leased_until);
-        Job {
-            delivery: Delivery {
-                event,
-                table: Arc::clone(&engine.table),
-                sequence,
-                attempt,
-                created_at,
-                destination: None,
-            },
+        let delivery = Delivery {
+            event,
+            table: Arc::clone(&engine.table),
+            sequence,
+            attempt,
+            created_at,
+            destination: None,
+        };
+        engine.enter(Job {
+            lane: Ok(0),
+            delivery,
             held,
             source: Source::Hot,
-            alone: false,
+            company: usize::MAX,
             age: Duration::ZERO,
             got: committed,
             pass: None,
             _epoch: None,
             _slot: slot,
-        }
+        })
     }
 
     /// Puts jobs into their lanes; those without a route are dead at once.
     async fn take(&mut self, jobs: Vec<Job>) {
         let mut ended = Vec::new();
-        for mut job in jobs {
-            match self.engine.place(&mut job.delivery) {
+        for job in jobs {
+            match job.lane.clone() {
                 Ok(lane) => self.lanes[lane].waiting.push(job),
                 Err(outcome) => {
                     self.engine.left_queue(&[&job]);
-                    let ending = self.engine.judge(&job.delivery, outcome, Duration::ZERO);
+                    let ending = self.engine.judge(&job.delivery, outcome, Duration::ZERO, Duration::ZERO);
                     ended.push(Ended { job, ending });
                 }
             }
@@ -229,7 +228,6 @@ impl Dispatcher {
             Admission::Probe => (1, true),
             Admission::After(left) => {
                 let jobs = lane.waiting.take_all();
-                self.engine.rests_for(at, jobs.iter().map(|job| Arc::clone(&job.delivery.event)));
                 self.hand_back(jobs, left).await;
                 return false;
             }
@@ -257,30 +255,39 @@ impl Dispatcher {
         let took = started.elapsed();
         self.lanes[lane].running -= 1;
         self.engine.depths.running.fetch_sub(jobs.len(), Ordering::Relaxed);
+        let way = &self.engine.ways[lane];
         match answers {
             Some(Ok(answers)) => {
                 self.learn(lane, &jobs, &answers, probing);
+                // The only route's events keep their place, but for the probe, which may be what fails it.
+                let aside = probing || self.lanes.len() > 1;
+                let aside = if aside { way.breaker.left() } else { Duration::ZERO };
                 let mut done = Vec::with_capacity(jobs.len());
                 for (job, answer) in jobs.into_iter().zip(answers) {
                     match answer {
                         Answer::Said(outcome) => {
-                            let ending = self.engine.judge(&job.delivery, outcome, took);
+                            let ending = self.engine.judge(&job.delivery, outcome, took, aside);
                             done.push(Ended { job, ending });
                         }
-                        Answer::NotStarted => self
-                            .engine
-                            .lose(&job, "its lease was lost, or could not be renewed, before it started"),
+                        Answer::NotStarted => self.engine.lose(
+                            &job,
+                            "its lease was lost, or could not be renewed, before it started: it comes up again",
+                        ),
                     }
                 }
                 self.settle(done).await;
             }
-            Some(Err(panic)) => {
-                self.engine.ways[lane].breaker.close();
-                self.engine.open_or_close_gate();
-                self.panicked(lane, jobs, took, panic).await;
+            Some(Err(broken)) => {
+                if probing {
+                    way.breaker.close();
+                    self.engine.open_or_close_gate();
+                }
+                self.broken(lane, jobs, took, broken).await;
             }
             None => {
-                self.engine.ways[lane].breaker.forget_probe();
+                if probing {
+                    way.breaker.forget_probe();
+                }
                 self.interrupted(jobs, took).await;
             }
         }
@@ -293,29 +300,41 @@ impl Dispatcher {
             Answer::Said(Outcome::Unavailable { error }) => Some(redact(error, &job.delivery.event)),
             _ => None,
         });
+        let said = |of: fn(&Outcome) -> bool| {
+            answers.iter().any(|answer| matches!(answer, Answer::Said(o) if of(o)))
+        };
         match unavailable {
-            Some(error) => breaker.trip(&error),
-            None if answers.iter().any(|answer| matches!(answer, Answer::Said(_))) => breaker.close(),
+            Some(error) => breaker.trip(&error, probing),
+            None if probing && said(|_| true) => breaker.close(),
             None if probing => breaker.forget_probe(),
+            // What began before the outage may fail in it; only what arrived or was refused shows that it is over.
+            None if said(|outcome| matches!(outcome, Outcome::Delivered | Outcome::Reject { .. })) => {
+                breaker.close();
+            }
             None => {}
         }
         self.engine.open_or_close_gate();
     }
 
-    /// One event's panic is its failure; of a batch, nobody knows whose it was, so each goes by itself.
-    async fn panicked(&mut self, lane: usize, jobs: Vec<Job>, took: Duration, panic: String) {
+    /// One event's hang or panic is its failure. Of a batch, nobody knows whose it was: after a panic each goes by
+    /// itself, after a timeout in batches of half the size, as it may only have been too much.
+    async fn broken(&mut self, lane: usize, jobs: Vec<Job>, took: Duration, broken: Broken) {
         if jobs.len() > 1 {
-            tracing::warn!(table = %self.engine.table, sink = %self.engine.ways[lane].route.name, events = jobs.len(), "the sink panicked on a batch; its events go one at a time");
+            let company = match broken {
+                Broken::Panicked(_) => 1,
+                Broken::TimedOut(_) => jobs.len() / 2,
+            };
+            tracing::warn!(table = %self.engine.table, sink = %self.engine.ways[lane].route.name, events = jobs.len(), at_once = company, "the sink {}; its events are published in smaller batches", broken.text());
             for mut job in jobs.into_iter().rev() {
-                job.alone = true;
+                job.company = company;
                 self.engine.joined_queue(&job);
                 self.lanes[lane].waiting.push_front(job);
             }
             return;
         }
         let ended = jobs.into_iter().map(|job| {
-            let outcome = Outcome::Retry { after: None, error: panic.clone() };
-            let ending = self.engine.judge(&job.delivery, outcome, took);
+            let outcome = Outcome::Retry { after: None, error: broken.text() };
+            let ending = self.engine.judge(&job.delivery, outcome, took, Duration::ZERO);
             Ended { job, ending }
         });
         let ended = ended.collect();
@@ -324,15 +343,15 @@ impl Dispatcher {
 
     /// Stopped by us: it had begun, so the attempt counts.
     async fn interrupted(&mut self, jobs: Vec<Job>, took: Duration) {
-        self.engine.tally.interrupted.fetch_add(jobs.len(), Ordering::Relaxed);
         let ended = jobs.into_iter().map(|job| {
             let error = format!("interrupted after {took:.1?}: the relay stopped before it was done");
             let outcome = Outcome::Retry { after: Some(Duration::ZERO), error };
-            let ending = match self.engine.judge(&job.delivery, outcome, took) {
+            let mut ending = self.engine.judge(&job.delivery, outcome, took, Duration::ZERO);
+            ending.interrupted = true;
+            if matches!(ending.verdict, Verdict::Dead { .. }) {
                 // A stop kills nothing: what was in its last attempt may have it again.
-                Ending { verdict: Verdict::Dead { .. }, .. } => Ending::handed_back(Duration::ZERO),
-                ending => ending,
-            };
+                ending.verdict = Verdict::Released { after: Duration::ZERO };
+            }
             Ended { job, ending }
         });
         let ended = ended.collect();
@@ -388,117 +407,6 @@ impl Engine {
                 )
             }
             _ => tracing::debug_span!("dispatch", %table, %sink, events = deliveries.len()),
-        }
-    }
-
-    /// The event's lane, its destination set; or what becomes of it without one. Routes and topic maps are the
-    /// user's code: a panic in them is a failure of this event.
-    fn place(&self, delivery: &mut Delivery) -> Result<usize, Outcome> {
-        let event = Arc::clone(&delivery.event);
-        let find = || {
-            let lane = self.routes.find(&event).filter(|at| *at < self.ways.len());
-            let lane = lane.ok_or_else(|| no_route(&event))?;
-            let destination = self.settings.topics.as_ref().map(|topics| topics.map(&event)).transpose()?;
-            Ok((lane, destination))
-        };
-        match catch_unwind(AssertUnwindSafe(find)) {
-            Ok(Ok((lane, destination))) => {
-                delivery.destination = destination;
-                Ok(lane)
-            }
-            Ok(Err(error)) => Err(Outcome::Reject { error }),
-            Err(_) => {
-                Err(Outcome::Retry { after: None, error: "panicked while finding its route".to_owned() })
-            }
-        }
-    }
-
-    /// These wait for a worker no longer.
-    fn left_queue(&self, jobs: &[&Job]) {
-        for job in jobs {
-            let depth = match job.source {
-                Source::Hot => &self.depths.hot,
-                Source::Claimed => &self.depths.claimed,
-            };
-            depth.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// This one waits for a worker again.
-    fn joined_queue(&self, job: &Job) {
-        let depth = match job.source {
-            Source::Hot => &self.depths.hot,
-            Source::Claimed => &self.depths.claimed,
-        };
-        depth.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Publishes a batch within the timeout, if its leases last that long.
-async fn publish(
-    engine: Arc<Engine>,
-    way: usize,
-    mut deliveries: Vec<Delivery>,
-    held: Vec<Arc<Held>>,
-    probing: bool,
-) -> Answers {
-    let timeout = engine.settings.timeout;
-    let started = startable(&engine, &held, timeout).await;
-    let mut at = started.iter();
-    deliveries.retain(|_| at.next().copied().unwrap_or(false));
-    let mut said = match deliveries.is_empty() {
-        true => Vec::new(),
-        false => {
-            let answers = answers_of(&*engine.ways[way].route.sink, &deliveries, timeout, probing);
-            caught(answers).await.map_err(|panic| panic_text(&*panic))?
-        }
-    }
-    .into_iter();
-    let answers = started
-        .into_iter()
-        .map(|started| match started {
-            false => Answer::NotStarted,
-            true => Answer::Said(said.next().unwrap_or_else(unanswered)),
-        })
-        .collect();
-    Ok(answers)
-}
-
-/// Which of these leases outlast the timeout, after renewing those that would not.
-async fn startable(engine: &Arc<Engine>, held: &[Arc<Held>], timeout: Duration) -> Vec<bool> {
-    let short: Vec<Arc<Held>> =
-        held.iter().filter(|held| !engine.leases.lasts(held, timeout)).cloned().collect();
-    if !short.is_empty() {
-        // A task of its own: a statement is not to be cut off when the dispatch is.
-        let engine = Arc::clone(engine);
-        let renewed = tokio::spawn(async move {
-            match engine.leases.extend(&*engine.store, &short).await {
-                Ok(()) => engine.outage.over(Doing::Renewing),
-                Err(error) => engine.outage.say(Doing::Renewing, &error),
-            }
-        });
-        let _ = renewed.await;
-    }
-    held.iter().map(|held| engine.leases.lasts(held, timeout) && !held.is_lost()).collect()
-}
-
-async fn answers_of(sink: &dyn Sink, batch: &[Delivery], timeout: Duration, probing: bool) -> Vec<Outcome> {
-    let publish = async {
-        if probing && let Err(error) = sink.probe().await {
-            return vec![Outcome::Unavailable { error }; batch.len()];
-        }
-        sink.publish(batch).await
-    };
-    match tokio::time::timeout(timeout, publish).await {
-        Ok(outcomes) => outcomes,
-        Err(_) => {
-            let error = format!("timed out after {timeout:?}");
-            // Where it was unavailable before, silence is no sign that it is back.
-            let outcome = match probing {
-                true => Outcome::Unavailable { error },
-                false => Outcome::Retry { after: None, error },
-            };
-            vec![outcome; batch.len()]
         }
     }
 }

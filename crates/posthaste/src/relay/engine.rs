@@ -1,7 +1,8 @@
 //! What the parts of one run share.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -10,27 +11,31 @@ use tokio::sync::{Notify, watch};
 
 use super::breaker::{Admission, Breaker};
 use super::control::Control;
-use super::job::Pass;
+use super::job::{Pass, Source};
 use super::outage::Outage;
 use super::renew::Leases;
 use super::settings::Settings;
 use super::slots::Slots;
 use crate::dispatch::{Route, Routes};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 use crate::produce::gate::HotQueue;
-use crate::store::{Store, Topics, WorkerId};
+use crate::store::{AttemptLimits, Store, Topics, WorkerId};
 
 /// What the parts of one run share; each part documents what it uses.
 pub(super) struct Engine {
     pub(super) table: Arc<str>,
     pub(super) store: Arc<dyn Store>,
     pub(super) settings: Settings,
+    pub(super) attempts: AttemptLimits,
     pub(super) routes: Arc<dyn Routes>,
     pub(super) ways: Vec<Way>,
     pub(super) control: Control,
     pub(super) slots: Slots,
     pub(super) leases: Leases,
     pub(super) outage: Outage,
+    /// Whether another relay is the active one, as far as is known.
+    pub(super) stands_by: AtomicBool,
     /// Whether settlements wait for a database that fails: what they are about is not to be claimed again first.
     pub(super) behind: watch::Sender<bool>,
     /// Something is to be claimed.
@@ -43,6 +48,7 @@ pub(super) struct Engine {
     pub(super) tally: Tally,
     worker: RwLock<WorkerId>,
     hot: Arc<HotQueue>,
+    gate: Mutex<()>,
     /// The database's clock less this process's, in microseconds.
     skew: AtomicI64,
 }
@@ -51,9 +57,11 @@ pub(super) struct Engine {
 pub(super) struct Way {
     pub(super) route: Route,
     pub(super) breaker: Breaker,
-    /// The topics seen since it rests of which all events are its own: until it works again they are not
-    /// claimed, or a long backlog of it would be claimed and given back over and over.
+    /// The topics seen so far of which all events are its own. While it rests they are not claimed, or a long
+    /// backlog of it would be claimed and given back over and over.
     topics: Mutex<BTreeSet<String>>,
+    /// How many events wait for it.
+    pub(super) waiting: AtomicUsize,
 }
 
 impl Way {
@@ -78,6 +86,14 @@ impl Depths {
     /// How many wait to be dispatched.
     pub(super) fn waiting(&self) -> usize {
         self.hot.load(Ordering::Relaxed) + self.claimed.load(Ordering::Relaxed)
+    }
+
+    /// Where those that wait are counted.
+    pub(super) fn waiting_of(&self, source: Source) -> &AtomicUsize {
+        match source {
+            Source::Hot => &self.hot,
+            Source::Claimed => &self.claimed,
+        }
     }
 
     /// How many are in memory.
@@ -141,15 +157,17 @@ impl Engine {
                 Arc::clone(&settings.random),
                 Arc::clone(&breakers_changed),
             );
-            Way { route, breaker, topics: Mutex::default() }
+            Way { route, breaker, topics: Mutex::default(), waiting: AtomicUsize::new(0) }
         };
-        let ways = routes.routes().into_iter().map(way).collect();
+        let ways: Vec<Way> = routes.routes().into_iter().map(way).collect();
         let engine = Self {
-            ways,
             control: Control::new(paused, !settings.single_active),
-            slots: Slots::new(settings.capacity()),
+            slots: Slots::new(settings.capacity(ways.len())),
+            ways,
+            attempts: settings.retries.attempt_limits(),
             leases: Leases::new(settings.lease),
             outage: Outage::new(Arc::clone(&table)),
+            stands_by: AtomicBool::new(false),
             behind: watch::Sender::new(false),
             wake,
             breakers_changed,
@@ -158,6 +176,7 @@ impl Engine {
             tally: Tally::default(),
             worker: RwLock::new(worker),
             hot,
+            gate: Mutex::default(),
             skew: AtomicI64::new(0),
             table,
             store,
@@ -209,46 +228,59 @@ impl Engine {
         }
     }
 
-    /// These events of a resting route were given back: their topics need not be claimed for now.
-    pub(super) fn rests_for(&self, way: usize, deliveries: impl Iterator<Item = Arc<Event>>) {
-        let mut topics = self.ways[way].topics();
-        for event in deliveries {
-            let topic = event.topic();
-            if topics.len() < Way::MOST_TOPICS
-                && !topics.contains(topic)
-                && self.routes.of_topic(topic) == Some(way)
-            {
-                topics.insert(topic.to_owned());
-            }
+    /// Remembers that every event of this topic takes this route, if it does.
+    pub(super) fn learn_topic(&self, way: usize, event: &Event) {
+        let topic = event.topic();
+        let known = self.ways.len() < 2 || {
+            let topics = self.ways[way].topics();
+            topics.contains(topic) || topics.len() >= Way::MOST_TOPICS
+        };
+        // Routes are the user's code: a panic in them is no answer.
+        let is_its_own = || self.routes.of_topic(topic) == Some(way);
+        if !known && catch_unwind(AssertUnwindSafe(is_its_own)).unwrap_or(false) {
+            self.ways[way].topics().insert(topic.to_owned());
         }
     }
 
-    /// What a claim is for: all but the topics of resting routes.
-    pub(super) fn topics(&self) -> Topics {
-        let mut except = Vec::new();
-        for way in &self.ways {
-            let mut topics = way.topics();
-            if way.breaker.peek() == Admission::All {
-                topics.clear();
-            }
-            except.extend(topics.iter().cloned());
+    /// How many events one of several routes may have waiting before its topics are left out of claims, and how many
+    /// are claimed at once: so that whatever the others do, there are slots left for each.
+    pub(super) fn share(&self) -> usize {
+        (self.settings.capacity(self.ways.len()) / (2 * self.ways.len())).max(1)
+    }
+
+    /// Most events of one claim.
+    pub(super) fn claim_limit(&self) -> usize {
+        match self.ways.len() {
+            1 => self.settings.batch,
+            _ => self.settings.batch.min(self.share()),
         }
+    }
+
+    /// What a claim is for: all but the topics of routes that rest or have enough to do.
+    pub(super) fn topics(&self) -> Topics {
+        let left_out = |way: &&Way| {
+            self.ways.len() > 1
+                && (way.breaker.peek() != Admission::All
+                    || way.waiting.load(Ordering::Relaxed) >= self.share())
+        };
+        let except: Vec<String> =
+            self.ways.iter().filter(left_out).flat_map(|way| way.topics().clone()).collect();
         if except.is_empty() { Topics::All } else { Topics::Except(except) }
     }
 
-    /// The routes that are due to be probed, with the topics to claim for it.
+    /// The routes that are due to be probed, with the topics that are only theirs, as far as they are known.
     pub(super) fn probes(&self) -> Vec<(usize, Vec<String>)> {
-        let due = |way: &Way| way.breaker.peek() == Admission::Probe;
-        let named = |(at, way): (usize, &Way)| {
-            let topics: Vec<String> = way.topics().iter().cloned().collect();
-            (!topics.is_empty() && due(way)).then_some((at, topics))
-        };
-        self.ways.iter().enumerate().filter_map(named).collect()
+        let due = self.ways.iter().enumerate().filter(|(_, way)| way.breaker.peek() == Admission::Probe);
+        due.map(|(at, way)| (at, way.topics().iter().cloned().collect())).collect()
     }
 
-    /// There is nothing to probe this route with: whatever comes next will do.
-    pub(super) fn claim_anything_for(&self, way: usize) {
-        self.ways[way].topics().clear();
+    /// Bounds a call to the store: a connection that was cut without a word would never answer.
+    pub(super) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let most = (self.settings.lease / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
+        tokio::time::timeout(most, call).await.unwrap_or_else(|_| {
+            let message = format!("table {}: the database did not answer within {most:?}", self.table);
+            Err(Error::new(ErrorKind::Unreachable, message))
+        })
     }
 
     /// Begins the end.
@@ -260,6 +292,8 @@ impl Engine {
 
     /// Lets the hot path take events only while they would be dispatched at once.
     pub(super) fn open_or_close_gate(&self) {
+        // Who decides last must also be who says so last.
+        let _one = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         self.hot.set_open(self.control.now().works() && self.admission() == Admission::All);
     }
 

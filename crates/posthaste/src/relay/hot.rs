@@ -36,20 +36,17 @@ impl Waiting {
         self.hot.is_empty() && self.claimed.is_empty()
     }
 
-    /// The next up to `most` that go together; one that goes alone is by itself.
+    /// The next up to `most` that go together, none of them in a larger batch than it may be part of.
     pub(super) fn next_batch(&mut self, most: usize) -> Vec<Job> {
         let mut batch = Vec::new();
-        while batch.len() < most.max(1) {
-            let Some(queue) = self.whose_turn() else { break };
-            let alone = queue.front().is_some_and(Job::is_alone);
-            if alone && !batch.is_empty() {
+        let mut most = most.max(1);
+        while let Some(queue) = self.whose_turn() {
+            most = queue.front().map_or(most, |job| most.min(job.largest_batch().max(1)));
+            if batch.len() >= most {
                 break;
             }
             batch.extend(queue.pop_front());
             self.turn = (self.turn + 1) % TURNS;
-            if alone {
-                break;
-            }
         }
         batch
     }

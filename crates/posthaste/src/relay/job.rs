@@ -1,23 +1,29 @@
 //! Jobs: a leased event on its way through the relay.
 
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
+use super::engine::Engine;
 use super::renew::Held;
+use crate::dispatch::no_route;
 use crate::error::Error;
-use crate::sink::Delivery;
+use crate::sink::{Delivery, Outcome};
 
 /// A leased event, from its claim or commit to its settlement; its slot is free again when it is dropped.
 pub(super) struct Job {
+    /// The index of its route, or what becomes of it without one.
+    pub(super) lane: Result<usize, Outcome>,
     pub(super) delivery: Delivery,
     pub(super) held: Arc<Held>,
     pub(super) source: Source,
-    /// Published by itself: in company it, or another, made the sink panic.
-    pub(super) alone: bool,
+    /// In how large a batch it is published at most: in a larger one it, or another, made the sink hang or panic.
+    pub(super) company: usize,
     /// How old it was, by the database's clock, when the relay got it.
     pub(super) age: Duration,
     pub(super) got: Instant,
@@ -37,9 +43,10 @@ pub(super) enum Source {
 }
 
 impl Job {
-    /// Whether it goes by itself: a second attempt may be at something that breaks its whole batch.
-    pub(super) fn is_alone(&self) -> bool {
-        self.alone || self.delivery.attempt > 1
+    /// The largest batch that it is part of: a second attempt, which may be at something that breaks its whole
+    /// batch, goes by itself.
+    pub(super) fn largest_batch(&self) -> usize {
+        if self.delivery.attempt > 1 { 1 } else { self.company }
     }
 }
 
@@ -62,5 +69,62 @@ impl Pass {
     /// Writes down what became of an event; nobody may be waiting any more.
     pub(super) fn note(&self, note: Note) {
         let _ = self.0.send(note);
+    }
+}
+
+impl Engine {
+    /// A job as it enters the relay: its route and destination are found, and it counts among those that wait.
+    pub(super) fn enter(&self, mut job: Job) -> Job {
+        job.lane = self.place(&mut job.delivery);
+        if let Ok(lane) = job.lane {
+            self.learn_topic(lane, &job.delivery.event);
+        }
+        self.joined_queue(&job);
+        job
+    }
+
+    /// The event's lane, its destination set; or what becomes of it without one. Routes and topic maps are the
+    /// user's code: a panic in them is a failure of this event.
+    fn place(&self, delivery: &mut Delivery) -> Result<usize, Outcome> {
+        let event = Arc::clone(&delivery.event);
+        let find = || {
+            let lane = self.routes.find(&event).filter(|at| *at < self.ways.len());
+            let lane = lane.ok_or_else(|| no_route(&event))?;
+            let destination = self.settings.topics.as_ref().map(|topics| topics.map(&event)).transpose()?;
+            Ok((lane, destination))
+        };
+        match catch_unwind(AssertUnwindSafe(find)) {
+            Ok(Ok((lane, destination))) => {
+                delivery.destination = destination;
+                Ok(lane)
+            }
+            Ok(Err(error)) => Err(Outcome::Reject { error }),
+            Err(_) => {
+                Err(Outcome::Retry { after: None, error: "panicked while finding its route".to_owned() })
+            }
+        }
+    }
+
+    /// This one waits for a worker.
+    pub(super) fn joined_queue(&self, job: &Job) {
+        self.depths.waiting_of(job.source).fetch_add(1, Ordering::Relaxed);
+        if let Ok(lane) = job.lane {
+            self.ways[lane].waiting.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// These wait for a worker no longer.
+    pub(super) fn left_queue(&self, jobs: &[&Job]) {
+        let share = self.share();
+        for job in jobs {
+            self.depths.waiting_of(job.source).fetch_sub(1, Ordering::Relaxed);
+            if let Ok(lane) = job.lane
+                && self.ways[lane].waiting.fetch_sub(1, Ordering::Relaxed) == share
+                && self.ways.len() > 1
+            {
+                // Its topics are claimed again.
+                self.wake.notify_one();
+            }
+        }
     }
 }

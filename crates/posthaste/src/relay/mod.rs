@@ -12,13 +12,13 @@
 //! | `builder.rs`, `settings.rs` | what a relay is told, and what it refuses |
 //! | `claim.rs` | leases as many events as there are slots (`slots.rs`) |
 //! | `hot.rs` | shares the workers between hot and claimed events |
-//! | `dispatch.rs` | gives events to sinks, many at a time |
+//! | `dispatch.rs`, `publish.rs` | gives events to sinks, many at a time, each batch a task of its own |
 //! | `verdict.rs`, `retry.rs` | what an answer comes to: delays and attempts |
 //! | `breaker.rs` | lets an unavailable sink rest |
 //! | `settle.rs` | writes how events ended, in batches |
 //! | `renew.rs` | keeps the leases of what waits or runs |
 //! | `wake.rs` | wake-ups from other processes |
-//! | `presence.rs` | the relay's session: who is gone, who leads |
+//! | `presence.rs`, `orphans.rs` | the relay's session: who leads, who is gone |
 //! | `purge.rs`, `stats.rs` | housekeeping and gauges |
 //! | `outage.rs`, `control.rs`, `engine.rs`, `job.rs` | what the parts share |
 //!
@@ -34,8 +34,10 @@ mod dispatch;
 mod engine;
 mod hot;
 mod job;
+mod orphans;
 mod outage;
 mod presence;
+mod publish;
 mod purge;
 mod renew;
 pub mod retry;
@@ -71,6 +73,7 @@ use settings::Settings;
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
 /// Delivers the events of one table; clones share it. Dropping the last one stops it.
+#[must_use = "dropping the last handle of a relay stops it: keep it, or use `run_until`"]
 #[derive(Clone)]
 pub struct Relay {
     inner: Arc<Inner>,
@@ -119,13 +122,15 @@ struct Run {
 }
 
 /// What was left when a relay stopped.
+#[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Drained {
     /// Dispatches that ended while it stopped, and were settled.
     pub settled: usize,
     /// Events that had not started: pending again, their attempt not counted.
     pub handed_back: usize,
-    /// Dispatches that were cut short at the end of the drain timeout: pending again, their attempt counted.
+    /// Dispatches that were cut short at the end of the drain timeout: pending again, their attempt counted
+    /// unless it was the last.
     pub abandoned: usize,
     /// Events whose end could not be written: they come up again when their leases end.
     pub unsettled: usize,
@@ -139,6 +144,7 @@ impl Drained {
 }
 
 /// What one pass did.
+#[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Passed {
     /// Events that were delivered.
@@ -152,8 +158,11 @@ pub struct Passed {
 }
 
 /// What a relay is doing, for people and their dashboards.
+#[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RelayStatus {
+    /// The table it works on.
+    pub table: String,
     /// Whether it has been started and not stopped.
     pub running: bool,
     /// Whether somebody has paused it.
@@ -177,6 +186,7 @@ pub struct RelayStatus {
 }
 
 /// One route of a relay.
+#[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RouteStatus {
     /// Its name.
@@ -230,15 +240,20 @@ impl Relay {
         }
         let plan = &self.inner.plan;
         let store = plan.store();
-        let reached = store.stats(1).await;
+        let reached = reach(&**store).await;
         if let Err(error) = &reached {
             if error.kind().policy() == Policy::Fix {
-                return reached.map(drop);
+                return reached;
             }
             tracing::warn!(table = %store.table(), %error, "the database is not there yet; the relay waits for it");
         }
         let run = plan.run(self.inner.paused.load(Ordering::Acquire), pass, reached.is_ok()).await;
-        *self.inner.run() = Some(run);
+        let mut running = self.inner.run();
+        // It may have been paused or resumed while it started.
+        let paused = self.inner.paused.load(Ordering::Acquire);
+        run.engine.control.change(|state| state.paused = paused);
+        run.engine.open_or_close_gate();
+        *running = Some(run);
         Ok(())
     }
 
@@ -289,9 +304,12 @@ impl Relay {
     }
 
     fn set_paused(&self, paused: bool) {
+        let run = self.inner.run();
         self.inner.paused.store(paused, Ordering::Release);
-        if let Some(run) = &*self.inner.run() {
-            run.engine.control.change(|state| state.paused = paused);
+        if let Some(run) = &*run {
+            if run.engine.control.change(|state| state.paused = paused) {
+                tracing::info!(table = %run.engine.table, "the relay is {}", if paused { "paused" } else { "resumed" });
+            }
             run.engine.open_or_close_gate();
             run.engine.wake.notify_one();
         }
@@ -299,7 +317,8 @@ impl Relay {
 
     /// One pass over everything that is due, for tests and manual triggers: returns when all of it, and what was
     /// claimed before, is settled.
-    /// A relay that does not run is started for it and stopped again; one that is paused does nothing.
+    /// A relay that does not run is started for it and stopped again; one that is paused, or stands by for
+    /// another, does nothing.
     pub async fn run_once(&self) -> Result<Passed> {
         let _one = self.inner.passing.lock().await;
         let ran = self.is_running();
@@ -327,10 +346,12 @@ impl Relay {
         let paused = self.is_paused();
         let running = self.is_running();
         let run = self.inner.run();
-        let Some(run) = run.as_ref() else { return RelayStatus { paused, ..RelayStatus::default() } };
+        let table = self.inner.plan.connections.store().table().to_string();
+        let Some(run) = run.as_ref() else { return RelayStatus { table, paused, ..RelayStatus::default() } };
         let engine = &run.engine;
         let load = |depth: &std::sync::atomic::AtomicUsize| depth.load(Ordering::Relaxed);
         RelayStatus {
+            table,
             running,
             paused,
             leading: engine.control.now().leading,
@@ -349,6 +370,12 @@ impl Relay {
     }
 }
 
+/// Whether the table can be worked on. A connection of its own is tried first: it says at once why there is none.
+async fn reach(store: &dyn Store) -> Result<()> {
+    store.session(&WorkerId::unique()).await?.close().await;
+    store.stats(1).await.map(drop)
+}
+
 impl Inner {
     fn run(&self) -> MutexGuard<'_, Option<Run>> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
@@ -358,6 +385,9 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(run) = self.run().take() {
+            if !run.supervisor.is_finished() {
+                tracing::warn!(table = %run.engine.table, "the relay stops: its last handle was dropped");
+            }
             run.engine.stop();
         }
     }
@@ -400,7 +430,7 @@ impl Plan {
         }
         let (jobs, claimed) = mpsc::channel(4);
         // Every batch on its way has an event with a slot in it, so that the dispatcher never waits here.
-        let most = self.settings.capacity().saturating_add(self.settings.hot);
+        let most = self.settings.capacity(engine.ways.len()).saturating_add(self.settings.hot);
         let (settle, ended) = mpsc::channel(most.clamp(1, Semaphore::MAX_PERMITS));
         let (drained, is_drained) = watch::channel(false);
         let mut pipeline = JoinSet::new();
@@ -410,11 +440,13 @@ impl Plan {
         let mut beside = JoinSet::new();
         beside.spawn(renew::run(Arc::clone(&engine), is_drained.clone()));
         beside.spawn(wake::run(Arc::clone(&engine)));
+        beside.spawn(orphans::run(Arc::clone(&engine)));
         beside.spawn(purge::run(Arc::clone(&engine)));
         beside.spawn(stats::run(Arc::clone(&engine)));
-        let presence = tokio::spawn(presence::run(Arc::clone(&engine), worker, is_drained));
+        let presence = tokio::spawn(presence::run(Arc::clone(&engine), worker.clone(), is_drained));
         self.gate.attach(&hot);
-        tracing::info!(table = %engine.table, routes = engine.ways.len(), "the relay has started");
+        let routes: Vec<&str> = engine.ways.iter().map(|way| &*way.route.name).collect();
+        tracing::info!(table = %engine.table, %worker, ?routes, paused, "the relay has started");
         let supervisor = Supervisor {
             engine: Arc::clone(&engine),
             gate: Arc::clone(&self.gate),
@@ -443,8 +475,9 @@ impl Supervisor {
     async fn run(mut self) -> Drained {
         // No part ends before the relay stops, unless by a panic of ours: better none than half of them.
         tokio::select! {
+            biased;
             () = self.engine.control.stopping() => {}
-            ended = self.pipeline.join_next() => {
+            ended = self.pipeline.join_next() => if !self.engine.control.now().stopping {
                 tracing::error!(table = %self.engine.table, ?ended, "a part of the relay ended by itself; the relay stops");
             }
         }
@@ -477,11 +510,10 @@ impl Supervisor {
 
     fn report(&self, before: Ended) -> Drained {
         let after = self.engine.tally.ended();
-        let abandoned = after.interrupted - before.interrupted;
         let drained = Drained {
-            settled: (after.settled - before.settled).saturating_sub(abandoned),
+            settled: after.settled - before.settled,
             handed_back: after.handed_back - before.handed_back,
-            abandoned,
+            abandoned: after.interrupted - before.interrupted,
             unsettled: self.engine.depths.all(),
         };
         tracing::info!(

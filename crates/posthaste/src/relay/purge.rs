@@ -20,8 +20,12 @@ const BATCH: u32 = 1000;
 pub(super) async fn run(engine: Arc<Engine>) {
     while engine.control.sleep(engine.settings.purge_every).await {
         match purge(&engine).await {
-            Ok(0) => engine.outage.over(Doing::Purging),
-            Ok(rows) => tracing::info!(table = %engine.table, rows, "purged what was past its retention"),
+            Ok(rows) => {
+                engine.outage.over(Doing::Purging);
+                if rows > 0 {
+                    tracing::info!(table = %engine.table, rows, "purged what was past its retention");
+                }
+            }
             Err(error) => engine.outage.say(Doing::Purging, &error),
         }
     }
@@ -45,7 +49,8 @@ async fn purge_alone(engine: &Engine, session: &mut dyn Session) -> Result<u64> 
         let Some(older_than) = retention else { continue };
         // Asked for before every batch: a lock that is a lease must not end in between.
         while session.try_lock(Lock::Purge).await? && !engine.control.now().stopping {
-            let deleted = engine.store.purge(Purge { ending, older_than, limit: BATCH }).await?;
+            let deleted =
+                engine.in_time(engine.store.purge(Purge { ending, older_than, limit: BATCH })).await?;
             rows += deleted;
             if deleted < u64::from(BATCH) {
                 break;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::engine::Engine;
 use super::outage::Doing;
 use crate::error::Result;
-use crate::store::{Lease, Store};
+use crate::store::Lease;
 
 /// A lease, and until when it surely lasts.
 #[derive(Debug)]
@@ -84,10 +84,10 @@ impl Leases {
     }
 
     /// Extends these leases and marks those that were lost; a busy one lasts as long as it did.
-    pub(super) async fn extend(&self, store: &dyn Store, held: &[Arc<Held>]) -> Result<()> {
+    pub(super) async fn extend(&self, engine: &Engine, held: &[Arc<Held>]) -> Result<()> {
         let leases: Vec<Lease> = held.iter().map(|held| held.lease.clone()).collect();
         let until = self.stamp(Instant::now() + self.length);
-        let extended = store.extend(&leases, self.length).await?;
+        let extended = engine.in_time(engine.store.extend(&leases, self.length)).await?;
         for held in held {
             if extended.lost.contains(&held.lease.id()) {
                 held.lost.store(true, Ordering::Release);
@@ -122,7 +122,7 @@ pub(super) async fn run(engine: Arc<Engine>, mut drained: watch::Receiver<bool>)
             () = tokio::time::sleep(every) => {}
         }
         for part in engine.leases.due().chunks(MOST) {
-            match engine.leases.extend(&*engine.store, part).await {
+            match engine.leases.extend(&engine, part).await {
                 Ok(()) => engine.outage.over(Doing::Renewing),
                 Err(error) => {
                     engine.outage.say(Doing::Renewing, &error);

@@ -57,9 +57,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How many claimed events are in memory at once: enough to claim while the last batch is under way.
-    pub(super) fn capacity(&self) -> usize {
-        if self.capacity == 0 { self.batch.saturating_mul(2) } else { self.capacity }
+    /// How many claimed events are in memory at once: enough to claim while the last batch is under way, and more
+    /// where several routes share it.
+    pub(super) fn capacity(&self, routes: usize) -> usize {
+        /// Beyond this many routes they share what there is.
+        const MOST: usize = 8;
+        if self.capacity == 0 { self.batch.saturating_mul(routes.clamp(1, MOST) + 1) } else { self.capacity }
     }
 
     /// How many publishes run at once where nothing was said: batches keep a broker busy with a few, handlers
@@ -74,7 +77,7 @@ impl Settings {
             Err(Error::new(ErrorKind::InvalidSetting, format!("relay of table {table}: {message}")))
         };
         let positive =
-            [("batch", self.batch), ("capacity", self.capacity()), ("concurrency", self.concurrency(1))];
+            [("batch", self.batch), ("capacity", self.capacity(1)), ("concurrency", self.concurrency(1))];
         if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return refuse(format!("{name} is 0: nothing would ever move"));
         }

@@ -19,6 +19,7 @@ use super::dispatch::Ended;
 use super::engine::Engine;
 use super::job::{Job, Note};
 use super::outage::{Doing, Pauses};
+use super::verdict::Ending;
 use crate::error::{Error, ErrorKind};
 use crate::store::{Keep, Settled, Settlement, Verdict};
 use crate::telemetry;
@@ -83,7 +84,7 @@ impl Settler {
         let mut refusals = 0;
         loop {
             let settlements: Vec<Settlement> = batch.iter().map(settlement).collect();
-            match self.engine.store.settle(&settlements, keep).await {
+            match self.engine.in_time(self.engine.store.settle(&settlements, keep)).await {
                 Ok(settled) => {
                     self.engine.behind.send_replace(false);
                     self.engine.outage.over(Doing::Settling);
@@ -140,7 +141,7 @@ impl Settler {
         for ended in &done {
             let Ended { job, ending } = ended;
             if is_open(ended, &settled.lost) {
-                engine.lose(job, "its lease was lost before it was settled");
+                engine.lose(job, "its lease was lost before it was settled: another worker delivers it");
                 continue;
             }
             let topic = job.delivery.event.topic();
@@ -156,7 +157,7 @@ impl Settler {
             if matches!(ending.verdict, Verdict::Dead { .. }) {
                 *dead.entry(topic).or_default() += 1;
             }
-            engine.conclude(job, &ending.verdict);
+            engine.conclude(job, ending);
         }
         for ((topic, result), n) in counts {
             telemetry::dispatched(&engine.table, topic, result, n);
@@ -187,7 +188,7 @@ impl Engine {
         telemetry::lease_lost(&self.table, 1);
         tracing::warn!(
             table = %self.table, topic = event.topic(), event_id = %event.id(), tenant = self.tenant(event.tenant_id()),
-            sequence = job.delivery.sequence, attempt = job.delivery.attempt, "{how}: another worker delivers it"
+            sequence = job.delivery.sequence, attempt = job.delivery.attempt, "{how}"
         );
         if let Some(pass) = &job.pass {
             pass.note(Note::HandedBack);
@@ -195,9 +196,9 @@ impl Engine {
     }
 
     /// Logs and counts what was written of one event.
-    fn conclude(&self, job: &Job, verdict: &Verdict) {
+    fn conclude(&self, job: &Job, ending: &Ending) {
         let event = &job.delivery.event;
-        let (counter, note) = match verdict {
+        let (counter, note) = match &ending.verdict {
             Verdict::Delivered => {
                 tracing::trace!(
                     table = %self.table, topic = event.topic(), event_id = %event.id(), tenant = self.tenant(event.tenant_id()),
@@ -221,6 +222,7 @@ impl Engine {
             }
             Verdict::Released { .. } => (&self.tally.handed_back, Note::HandedBack),
         };
+        let counter = if ending.interrupted { &self.tally.interrupted } else { counter };
         counter.fetch_add(1, Ordering::Relaxed);
         if let Some(pass) = &job.pass {
             pass.note(note);

@@ -41,14 +41,14 @@ async fn look(engine: &Engine) -> Result<()> {
         telemetry::depth(&engine.table, queue, depth.load(Ordering::Relaxed));
     }
     measure_skew(engine).await?;
-    telemetry::state(&engine.table, &engine.store.stats(CAP).await?);
+    telemetry::state(&engine.table, &engine.in_time(engine.store.stats(CAP)).await?);
     Ok(())
 }
 
 /// How far the database's clock is from this process's, half a round trip allowed for.
 pub(super) async fn measure_skew(engine: &Engine) -> Result<()> {
     let before = OffsetDateTime::now_utc();
-    let theirs = engine.store.now().await?;
+    let theirs = engine.in_time(engine.store.now()).await?;
     let ours = before + (OffsetDateTime::now_utc() - before) / 2;
     engine.set_skew(theirs - ours);
     Ok(())

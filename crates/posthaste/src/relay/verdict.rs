@@ -23,25 +23,31 @@ pub(super) struct Ending {
     pub(super) result: Option<&'static str>,
     /// How long the dispatch took.
     pub(super) took: Duration,
+    /// Whether it was cut short when the relay stopped.
+    pub(super) interrupted: bool,
 }
 
 impl Ending {
     /// Never started, or stopped through no fault of its own: the attempt does not count.
     pub(super) fn handed_back(after: Duration) -> Self {
-        Self { verdict: Verdict::Released { after }, result: None, took: Duration::ZERO }
+        Self { verdict: Verdict::Released { after }, result: None, took: Duration::ZERO, interrupted: false }
     }
 }
 
 impl Engine {
-    /// What an answer comes to.
-    pub(super) fn judge(&self, delivery: &Delivery, outcome: Outcome, took: Duration) -> Ending {
+    /// What an answer comes to; one that was unavailable steps aside for so long.
+    pub(super) fn judge(
+        &self,
+        delivery: &Delivery,
+        outcome: Outcome,
+        took: Duration,
+        aside: Duration,
+    ) -> Ending {
         let event = &delivery.event;
         let (verdict, result) = match outcome {
             Outcome::Delivered => (Verdict::Delivered, "delivered"),
             Outcome::Reject { error } => (Verdict::Dead { error: redact(&error, event) }, "dead"),
-            Outcome::Unavailable { .. } => {
-                (Verdict::Released { after: self.unavailable_for() }, "unavailable")
-            }
+            Outcome::Unavailable { .. } => (Verdict::Released { after: aside }, "unavailable"),
             Outcome::Retry { after, error } => {
                 let error = redact(&error, event);
                 match self.next_try(delivery, after) {
@@ -50,13 +56,7 @@ impl Engine {
                 }
             }
         };
-        Ending { verdict, result: Some(result), took }
-    }
-
-    /// Where one route of several rests, its events step aside for those of the others until it is probed; the
-    /// only one's keep their place.
-    fn unavailable_for(&self) -> Duration {
-        if self.ways.len() > 1 { self.settings.probe.0 } else { Duration::ZERO }
+        Ending { verdict, result: Some(result), took, interrupted: false }
     }
 
     /// After how long to try again; `None` if no attempt is left.

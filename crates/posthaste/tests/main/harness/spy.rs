@@ -26,6 +26,8 @@ pub struct Spy {
     pub gone: AtomicBool,
     /// Whether it says it has extended leases and hardly does.
     forgetful: bool,
+    /// How long it takes to say what time it is.
+    slow: Duration,
 }
 
 impl Spy {
@@ -38,6 +40,11 @@ impl Spy {
         Self { forgetful: true, ..Self::new(inner) }
     }
 
+    /// A store that takes its time to say what time it is.
+    pub fn slow(inner: Arc<dyn Store>, slow: Duration) -> Arc<Self> {
+        Arc::new(Self { slow, ..Self::new(inner) })
+    }
+
     fn new(inner: Arc<dyn Store>) -> Self {
         Self {
             inner,
@@ -48,6 +55,7 @@ impl Spy {
             failures: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
             forgetful: false,
+            slow: Duration::ZERO,
         }
     }
 
@@ -74,6 +82,7 @@ impl Store for Spy {
     }
     async fn now(&self) -> Result<OffsetDateTime> {
         self.reach()?;
+        tokio::time::sleep(self.slow).await;
         self.inner.now().await
     }
     async fn insert(&self, events: &[Event]) -> Result<Vec<Enqueued>> {

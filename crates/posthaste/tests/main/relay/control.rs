@@ -164,3 +164,52 @@ async fn re10_a_cancelled_relay_drains() {
     let drained = relay.run_until(tokio::time::sleep(4 * SECOND)).await.unwrap();
     assert_eq!((recorder.events(), drained.settled, drained.handed_back), (2, 1, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn re10_what_is_cut_short_in_its_last_attempt_is_not_killed_and_counted_once() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("a", 0..10).await;
+    let begun = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let handler = move |_: Delivery| {
+        let n = begun.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        async move {
+            tokio::time::sleep(if n < 6 { 2 * SECOND } else { 25 * SECOND }).await;
+            Ok::<_, Failure>(())
+        }
+    };
+    let once = Backoff::default().max_attempts(1);
+    let relay = db.relay().handler(handler).retry(once).start().await.unwrap();
+    tokio::time::sleep(SECOND).await;
+    let drained = relay.stop().await;
+    assert_eq!((drained.settled, drained.abandoned, drained.handed_back), (6, 4, 0));
+    assert_eq!((db.count(Status::Delivered).await, db.count(Status::Pending).await), (6, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn re12_a_relay_paused_while_it_starts_is_paused() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("a", 0..10).await;
+    let spy = crate::harness::spy::Spy::slow(db.shared_store(), SECOND / 10);
+    let recorder = Recorder::default();
+    let relay = posthaste::Relay::on(spy).handler(recorder.clone()).build().unwrap();
+    let starting = tokio::spawn({
+        let relay = relay.clone();
+        async move { relay.start().await }
+    });
+    tokio::time::sleep(SECOND / 20).await;
+    relay.pause();
+    starting.await.unwrap().unwrap();
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!((relay.is_paused(), recorder.events()), (true, 0));
+    relay.resume();
+    recorder.wait_for(10).await;
+    relay.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn re12_one_pass_of_a_relay_that_is_to_be_the_only_active_one() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("a", 0..5).await;
+    let relay = db.relay().single_active().handler(Recorder::default()).build().unwrap();
+    assert_eq!(relay.run_once().await.unwrap().delivered, 5);
+}

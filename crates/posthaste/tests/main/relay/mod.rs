@@ -10,5 +10,6 @@ mod memory;
 mod observed;
 mod pipeline;
 mod recovery;
+mod routes;
 mod together;
 mod wake;

@@ -289,7 +289,8 @@ async fn re8_settings_that_cannot_work_are_refused() {
         assert_eq!(error.kind(), &ErrorKind::InvalidSetting);
         assert!(error.to_string().contains(reason) && error.to_string().contains("outbox"), "{error}");
     }
-    relay().lease(90 * SECOND).timeout(89 * SECOND).poll_interval(30 * SECOND).build().unwrap();
+    let relay = relay().lease(90 * SECOND).timeout(89 * SECOND).poll_interval(30 * SECOND).build().unwrap();
+    assert!(!relay.is_running());
 }
 
 /// Panics on a batch that holds a certain event.

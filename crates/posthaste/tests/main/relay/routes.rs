@@ -1,0 +1,222 @@
+//! Several routes in one relay: each rests, fails and is slow by itself.
+//!
+//! Rows of the contract: RT3, RE9, RE4.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use posthaste::dispatch::{HandlerSink, Route, Routes};
+use posthaste::sink::{Delivery, Outcome, Sink};
+use posthaste::store::Status;
+use posthaste::{Backoff, Event, Failure, Router};
+
+use crate::harness::{Db, Kind, Recorder};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A handler that is unavailable while the switch is on.
+fn switched(down: &Arc<AtomicBool>) -> Recorder {
+    let down = Arc::clone(down);
+    Recorder::answering(move |_| match down.load(Ordering::SeqCst) {
+        true => Err(Failure::unavailable("down")),
+        false => Ok(()),
+    })
+}
+
+fn down(is: bool) -> Arc<AtomicBool> {
+    Arc::new(AtomicBool::new(is))
+}
+
+#[tokio::test(start_paused = true)]
+async fn rt3_all_routes_rest_and_all_come_back() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("mail", 0..300).await;
+    db.enqueue_numbers("stock", 0..300).await;
+    let outage = down(true);
+    let recorder = switched(&outage);
+    let router = Router::new().topic("mail", recorder.clone()).topic("stock", recorder.clone());
+    let relay = db.relay().handler(router).start().await.unwrap();
+    tokio::time::sleep(600 * SECOND).await;
+    assert!(relay.status().routes.iter().all(|route| route.resting.is_some()));
+    outage.store(false, Ordering::SeqCst);
+    tokio::time::sleep(65 * SECOND).await;
+    assert_eq!((recorder.events(), recorder.repeats()), (600, 0));
+    assert!(relay.status().routes.iter().all(|route| route.resting.is_none()));
+    relay.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rt3_a_route_is_probed_though_one_event_is_claimed_at_a_time() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("mail", 0..50).await;
+    let outage = down(true);
+    let (mail, stock) = (switched(&outage), Recorder::default());
+    let router = Router::new().topic("mail", mail.clone()).topic("stock", stock.clone());
+    let relay = db.relay().handler(router).batch(1).start().await.unwrap();
+    tokio::time::sleep(60 * SECOND).await;
+    outage.store(false, Ordering::SeqCst);
+    tokio::time::sleep(65 * SECOND).await;
+    assert_eq!(mail.events(), 50);
+    relay.stop().await;
+}
+
+/// Routes that do not say which topics are theirs.
+struct Opaque([Recorder; 2]);
+
+impl Routes for Opaque {
+    fn routes(&self) -> Vec<Route> {
+        let route = |(name, recorder): (&str, &Recorder)| Route {
+            name: name.into(),
+            sink: Arc::new(HandlerSink(recorder.clone())),
+        };
+        ["mail", "stock"].into_iter().zip(&self.0).map(route).collect()
+    }
+
+    fn find(&self, event: &Event) -> Option<usize> {
+        Some(usize::from(event.topic() == "stock"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rt3_one_of_two_resting_routes_comes_back_behind_the_others_backlog() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("mail", 0..2000).await;
+    tokio::time::sleep(SECOND).await;
+    db.enqueue_numbers("stock", 0..10).await;
+    let (mail_down, stock_down) = (down(true), down(true));
+    let (mail, stock) = (switched(&mail_down), switched(&stock_down));
+    let relay = db.relay().routes(Opaque([mail.clone(), stock.clone()])).start().await.unwrap();
+    tokio::time::sleep(60 * SECOND).await;
+    stock_down.store(false, Ordering::SeqCst);
+    tokio::time::sleep(180 * SECOND).await;
+    assert_eq!((stock.events(), mail.events()), (10, 0));
+    mail_down.store(false, Ordering::SeqCst);
+    mail.wait_for(2000).await;
+    relay.stop().await;
+}
+
+/// The sink comes back, and the event that is to find out hangs by itself.
+#[tokio::test(start_paused = true)]
+async fn rt3_a_probe_that_hangs_steps_aside() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("poison", 0..1).await;
+    tokio::time::sleep(SECOND).await;
+    db.enqueue_numbers("good", 0..100).await;
+    let outage = down(true);
+    let good = Recorder::default();
+    let handler = {
+        let (outage, good) = (Arc::clone(&outage), good.clone());
+        move |delivery: Delivery| {
+            let (outage, good) = (Arc::clone(&outage), good.clone());
+            async move {
+                if outage.load(Ordering::SeqCst) {
+                    return Err(Failure::unavailable("down"));
+                }
+                if delivery.event.topic() == "poison" {
+                    std::future::pending::<()>().await;
+                }
+                posthaste::Handler::handle(&good, &delivery).await
+            }
+        }
+    };
+    let relay = db.relay().handler(handler).retry(Backoff::default().max_attempts(3)).start().await.unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    outage.store(false, Ordering::SeqCst);
+    tokio::time::sleep(150 * SECOND).await;
+    assert_eq!((good.events(), good.repeats()), (100, 0));
+    while db.count(Status::Dead).await == 0 {
+        tokio::time::sleep(SECOND).await;
+    }
+    relay.stop().await;
+}
+
+/// What began before the outage ends in it, one way or another: the sink is not taken to be back for that.
+#[tokio::test(start_paused = true)]
+async fn rt3_stragglers_do_not_end_an_outage() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("hang", 0..10).await;
+    db.enqueue_numbers("down", 0..200).await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let handler = {
+        let calls = Arc::clone(&calls);
+        move |delivery: Delivery| {
+            let calls = Arc::clone(&calls);
+            async move {
+                if delivery.event.topic() == "hang" && delivery.attempt == 1 {
+                    std::future::pending::<()>().await;
+                }
+                calls.fetch_add(1, Ordering::SeqCst);
+                Err::<(), _>(Failure::unavailable("down"))
+            }
+        }
+    };
+    let relay = db.relay().handler(handler).start().await.unwrap();
+    tokio::time::sleep(5 * SECOND).await;
+    let before = calls.load(Ordering::SeqCst);
+    tokio::time::sleep(60 * SECOND).await;
+    let probes = calls.load(Ordering::SeqCst) - before;
+    assert!(probes <= 10, "{probes} calls in a minute of outage");
+    relay.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn re9_a_slow_route_does_not_starve_the_others() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("slow", 0..4000).await;
+    db.enqueue_numbers("slower", 0..4000).await;
+    db.enqueue_numbers("fast", 0..10).await;
+    let (slow, fast) = (Recorder::default().taking(10 * SECOND), Recorder::default());
+    let router =
+        Router::new().topic("slow", slow.clone()).topic("slower", slow.clone()).topic("fast", fast.clone());
+    let relay = db.relay().handler(router).start().await.unwrap();
+    tokio::time::sleep(60 * SECOND).await;
+    assert_eq!(fast.events(), 10);
+    for round in 2..=5 {
+        db.enqueue_numbers("fast", 0..10).await;
+        tokio::time::sleep(20 * SECOND).await;
+        assert_eq!(fast.events(), round * 10);
+    }
+    relay.stop().await;
+}
+
+/// Hangs on a batch that holds a certain event.
+struct Hangs(Recorder);
+
+#[async_trait]
+impl Sink for Hangs {
+    async fn publish(&self, batch: &[Delivery]) -> Vec<Outcome> {
+        if batch.iter().any(|delivery| delivery.event.topic() == "poison") {
+            std::future::pending::<()>().await;
+        }
+        for delivery in batch {
+            posthaste::Handler::handle(&self.0, delivery).await.unwrap();
+        }
+        vec![Outcome::Delivered; batch.len()]
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn re9_of_a_batch_that_hangs_only_the_culprit_fails() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("good", 0..200).await;
+    db.enqueue_numbers("poison", 0..1).await;
+    db.enqueue_numbers("good", 0..200).await;
+    let recorder = Recorder::default();
+    let relay = db
+        .relay()
+        .sink(Hangs(recorder.clone()))
+        .timeout(3 * SECOND)
+        .retry(Backoff::default().max_attempts(1))
+        .start()
+        .await
+        .unwrap();
+    recorder.wait_for(400).await;
+    while db.count(Status::Dead).await == 0 {
+        tokio::time::sleep(SECOND).await;
+    }
+    relay.stop().await;
+    assert_eq!((recorder.repeats(), db.count(Status::Dead).await), (0, 1));
+    assert_eq!(db.count(Status::Delivered).await, 400, "with their only attempt");
+}
