@@ -19,6 +19,7 @@ conformance_servers!(
     re7_a_relay_that_is_cut_off_is_replaced_and_only_one_dispatches,
     re7_a_relay_that_is_cut_off_while_nothing_is_leased_dispatches_nothing_beside_the_next,
     re7_a_relay_that_is_cut_off_while_it_stands_by_stands_by_again,
+    re7_a_relay_that_is_cut_off_while_it_drains_makes_way_for_the_next,
 );
 
 const EVENTS: usize = 2000;
@@ -40,7 +41,12 @@ struct State {
 impl Stage {
     /// Dispatches that take long enough to meet the other's.
     fn new() -> Self {
-        Self { state: Arc::default(), recorder: Recorder::default().taking(Duration::from_millis(50)) }
+        Self::taking(Duration::from_millis(50))
+    }
+
+    /// Dispatches that take this long.
+    fn taking(long: Duration) -> Self {
+        Self { state: Arc::default(), recorder: Recorder::default().taking(long) }
     }
 
     /// The handler of one of the two relays.
@@ -96,13 +102,14 @@ impl Drop for Entrance {
 
 /// Two relays that look often for something to do; the second has connections of its own, as another process
 /// would.
-async fn two_relays(db: &Db, stage: &Stage) -> [Relay; 2] {
+async fn two_relays(db: &Db, stage: &Stage, batch: usize) -> [Relay; 2] {
     let start = |relay: RelayBuilder, who| {
         relay
             .handler(stage.handler(who))
             .single_active()
             .poll_interval(Duration::from_millis(50))
-            .batch(20)
+            .batch(batch)
+            .drain_timeout(Duration::from_secs(8))
             .start()
     };
     let first = start(db.relay(), 0).await.unwrap();
@@ -126,10 +133,12 @@ async fn cut_off_until_the_other_leads(db: &Db, other: &Relay) {
 }
 
 async fn re7_a_relay_that_stops_is_replaced_and_only_one_dispatches(db: &Db) {
-    let stage = Stage::new();
-    let [first, second] = two_relays(db, &stage).await;
-    db.enqueue_numbers("a", 0..1000).await;
-    db.enqueue_numbers("a", 1000..EVENTS as u64).await;
+    const EVENTS: usize = 20_000;
+    let stage = Stage::taking(Duration::from_millis(2));
+    let [first, second] = two_relays(db, &stage, 500).await;
+    for part in 0..EVENTS as u64 / 1000 {
+        db.enqueue_numbers("a", part * 1000..(part + 1) * 1000).await;
+    }
     stage.recorder.wait_for(EVENTS / 4).await;
     let drained = first.stop().await;
     assert_eq!((drained.abandoned, drained.unsettled), (0, 0), "{drained:?}");
@@ -147,7 +156,7 @@ async fn re7_a_relay_that_stops_is_replaced_and_only_one_dispatches(db: &Db) {
 
 async fn re7_a_relay_that_is_cut_off_is_replaced_and_only_one_dispatches(db: &Db) {
     let stage = Stage::new();
-    let [first, second] = two_relays(db, &stage).await;
+    let [first, second] = two_relays(db, &stage, 20).await;
     db.enqueue_numbers("a", 0..1000).await;
     db.enqueue_numbers("a", 1000..EVENTS as u64).await;
     stage.recorder.wait_for(EVENTS / 10).await;
@@ -167,7 +176,7 @@ async fn re7_a_relay_that_is_cut_off_is_replaced_and_only_one_dispatches(db: &Db
 /// It does not know yet that it is not the active one when something to do comes up.
 async fn re7_a_relay_that_is_cut_off_while_nothing_is_leased_dispatches_nothing_beside_the_next(db: &Db) {
     let stage = Stage::new();
-    let [first, second] = two_relays(db, &stage).await;
+    let [first, second] = two_relays(db, &stage, 20).await;
     cut_off_until_the_other_leads(db, &second).await;
     db.enqueue_numbers("a", 0..300).await;
     stage.recorder.wait_for(300).await;
@@ -177,8 +186,23 @@ async fn re7_a_relay_that_is_cut_off_while_nothing_is_leased_dispatches_nothing_
     second.stop().await;
 }
 
+/// It has time to finish what runs, but not when another leads.
+async fn re7_a_relay_that_is_cut_off_while_it_drains_makes_way_for_the_next(db: &Db) {
+    let stage = Stage::taking(Duration::from_secs(8));
+    let [first, second] = two_relays(db, &stage, 20).await;
+    db.enqueue_numbers("a", 0..5).await;
+    until("all have begun", async || stage.begun() == [5, 0]).await;
+    let stopping = tokio::spawn(async move { first.stop().await });
+    cut_off_until_the_other_leads(db, &second).await;
+    stage.recorder.wait_for(5).await;
+    let drained = stopping.await.unwrap();
+    assert_eq!((drained.settled, drained.abandoned), (0, 5), "{drained:?}");
+    assert_eq!((stage.begun(), stage.together()), ([5, 5], 0));
+    second.stop().await;
+}
+
 async fn re7_a_relay_that_is_cut_off_while_it_stands_by_stands_by_again(db: &Db) {
-    let [first, second] = two_relays(db, &Stage::new()).await;
+    let [first, second] = two_relays(db, &Stage::new(), 20).await;
     let session = async || db.session_of(&second.status().worker.unwrap()).await;
     until("it stands by", async || session().await.is_some()).await;
     let cut_off = session().await.unwrap();
