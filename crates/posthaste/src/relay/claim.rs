@@ -96,9 +96,8 @@ impl Claimer {
         let mut breakers = self.engine.breakers_changed.subscribe();
         loop {
             if breakers.has_changed().unwrap_or(false) {
-                // What was left out of claims lies behind the mark.
                 breakers.borrow_and_update();
-                self.swept = None;
+                self.sweep_next();
             }
             if self.engine.control.now().stopping {
                 return;
@@ -124,7 +123,7 @@ impl Claimer {
                     };
                     tokio::select! {
                         _ = state.changed() => {}
-                        _ = breakers.changed() => {}
+                        _ = breakers.changed() => self.sweep_next(),
                         () = self.engine.wake.notified() => {}
                         () = tokio::time::sleep(rest) => {}
                     }
@@ -148,14 +147,17 @@ impl Claimer {
                     self.pass = None;
                     // What becomes of the probe decides what is claimed next.
                     tokio::select! {
-                        _ = breakers.changed() => {}
+                        _ = breakers.changed() => self.sweep_next(),
                         _ = state.changed() => {}
                         () = tokio::time::sleep(self.engine.settings.poll.min(SWEEP)) => {}
                     }
                 }
                 Some(got) if got >= asked => self.hurry(),
                 Some(got) => {
-                    self.pass = None;
+                    // What a crowded route left out is still to be had.
+                    if !self.engine.is_crowded() {
+                        self.pass = None;
+                    }
                     if got > 0 {
                         self.hurry();
                     }
@@ -184,6 +186,7 @@ impl Claimer {
         let engine = Arc::clone(&self.engine);
         let now = Instant::now();
         let sweeps = self.pass.is_some() || self.is_sweep_due();
+        let crowded = engine.is_crowded();
         let claim = self.request(&slots).after(if sweeps { None } else { self.mark }).topics(engine.topics());
         match engine.in_time(engine.store.claim(&claim)).await {
             Ok(batch) => {
@@ -193,10 +196,12 @@ impl Claimer {
                     self.swept = Some(Swept { at: now, took: now.elapsed() });
                 }
                 let got = batch.events.len() + batch.buried.len();
-                // Much that became available behind the mark is gone through from where it was found.
-                self.mark = match sweeps && got >= claim.limit as usize {
-                    true => batch.mark,
-                    false => self.mark.max(batch.mark),
+                self.mark = match () {
+                    // What was left out is soon to be claimed, and lies before this.
+                    () if crowded => self.mark,
+                    // Much that became available behind the mark is gone through from where it was found.
+                    () if sweeps && got >= claim.limit as usize => batch.mark,
+                    () => self.mark.max(batch.mark),
                 };
                 self.report_buried(&batch.buried);
                 self.hand_on(batch, slots, now).await;
@@ -218,6 +223,11 @@ impl Claimer {
             .limit(u32::try_from(slots.num_permits()).unwrap_or(u32::MAX))
             .lease(settings.lease)
             .attempts(self.engine.attempts.clone())
+    }
+
+    /// What was left out of claims lies behind the mark.
+    fn sweep_next(&mut self) {
+        self.swept = None;
     }
 
     /// One that takes long, because of what it has to step over, is made more rarely.

@@ -256,12 +256,19 @@ impl Engine {
         }
     }
 
+    /// Whether the topics of some route are left out of claims because it has enough to do.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.ways.len() > 1 && self.ways.iter().any(|way| self.has_enough(way))
+    }
+
+    fn has_enough(&self, way: &Way) -> bool {
+        way.waiting.load(Ordering::Relaxed) >= self.share()
+    }
+
     /// What a claim is for: all but the topics of routes that rest or have enough to do.
     pub(super) fn topics(&self) -> Topics {
         let left_out = |way: &&Way| {
-            self.ways.len() > 1
-                && (way.breaker.peek() != Admission::All
-                    || way.waiting.load(Ordering::Relaxed) >= self.share())
+            self.ways.len() > 1 && (way.breaker.peek() != Admission::All || self.has_enough(way))
         };
         let except: Vec<String> =
             self.ways.iter().filter(left_out).flat_map(|way| way.topics().clone()).collect();
