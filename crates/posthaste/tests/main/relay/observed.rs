@@ -75,10 +75,13 @@ async fn op6_every_metric_is_emitted_with_few_labels() {
         tokio::task::yield_now().await;
     }
     // Three events of one transaction for two slots.
-    let mut tx = sql.outbox.begin().await.unwrap();
-    let events = [1, 2, 3].map(|n| Event::json("fine", &n).unwrap());
-    sql.outbox.enqueue_all(&mut tx, events).await.unwrap();
-    tx.commit().await.unwrap();
+    let three_for_two = async || {
+        let mut tx = sql.outbox.begin().await.unwrap();
+        let events = [1, 2, 3].map(|n| Event::json("fine", &n).unwrap());
+        sql.outbox.enqueue_all(&mut tx, events).await.unwrap();
+        tx.commit().await.unwrap();
+    };
+    three_for_two().await;
     for topic in ["retry", "reject", "down"] {
         db.enqueue_numbers(topic, 0..1).await;
     }
@@ -132,6 +135,10 @@ async fn op6_every_metric_is_emitted_with_few_labels() {
             break seen;
         }
         assert!(began.elapsed() < 60 * SECOND, "missing: {:?} of {seen:?}", missing(&seen));
+        if missing(&seen).iter().any(|name| name.starts_with("outbox_hot")) {
+            // It leads a moment before it takes events from their commit.
+            three_for_two().await;
+        }
         tokio::time::sleep(SECOND / 20).await;
     };
     relay.stop().await;
