@@ -17,15 +17,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::breaker::Admission;
 use super::engine::Engine;
 use super::job::{Job, Note, Pass, Source};
 use super::outage::{Doing, Pauses};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sink::Delivery;
-use crate::store::{Buried, Claim, ClaimedBatch, Mark, Topics};
+use crate::store::{Buried, Claim, ClaimedBatch, Keep, Mark, Settlement, Topics};
 use crate::telemetry;
 
 /// After a wake-up, what commits within this time is claimed together with its cause.
@@ -51,6 +52,8 @@ pub(super) struct Claimer {
     patience: Duration,
     pass: Option<Pass>,
     epoch: Epoch,
+    /// Whether the last claim left topics out because their routes have enough to do.
+    crowded: bool,
 }
 
 /// The last claim from the beginning.
@@ -87,6 +90,7 @@ impl Claimer {
             patience,
             pass: None,
             epoch: Epoch::default(),
+            crowded: false,
         }
     }
 
@@ -132,7 +136,7 @@ impl Claimer {
             };
             let engine = Arc::clone(&self.engine);
             let slots = tokio::select! {
-                slots = engine.slots.take(most, || engine.depths.waiting() == 0) => slots,
+                slots = engine.slots.take(most, || engine.depths.claimed.load(Ordering::Relaxed) == 0) => slots,
                 _ = state.changed() => continue,
             };
             let slots = self.probe(slots).await;
@@ -142,9 +146,11 @@ impl Claimer {
                 _ => self.claim(slots).await,
             };
             match claimed {
-                Some(_) if admission == Admission::Probe => {
+                Some(got) if admission == Admission::Probe => {
                     self.hurry();
-                    self.pass = None;
+                    if got == 0 {
+                        self.pass = None;
+                    }
                     // What becomes of the probe decides what is claimed next.
                     tokio::select! {
                         _ = breakers.changed() => self.sweep_next(),
@@ -155,7 +161,7 @@ impl Claimer {
                 Some(got) if got >= asked => self.hurry(),
                 Some(got) => {
                     // What a crowded route left out is still to be had.
-                    if !self.engine.is_crowded() {
+                    if !self.crowded {
                         self.pass = None;
                     }
                     if got > 0 {
@@ -186,9 +192,10 @@ impl Claimer {
         let engine = Arc::clone(&self.engine);
         let now = Instant::now();
         let sweeps = self.pass.is_some() || self.is_sweep_due();
-        let crowded = engine.is_crowded();
-        let claim = self.request(&slots).after(if sweeps { None } else { self.mark }).topics(engine.topics());
-        match engine.in_time(engine.store.claim(&claim)).await {
+        let (topics, crowded) = engine.topics();
+        self.crowded = crowded;
+        let claim = self.request(&slots).after(if sweeps { None } else { self.mark }).topics(topics);
+        match engine.ask(claim.clone()).await {
             Ok(batch) => {
                 engine.outage.over(Doing::Claiming);
                 self.pauses.reset();
@@ -196,11 +203,15 @@ impl Claimer {
                     self.swept = Some(Swept { at: now, took: now.elapsed() });
                 }
                 let got = batch.events.len() + batch.buried.len();
+                let full = got >= claim.limit as usize;
                 self.mark = match () {
                     // What was left out is soon to be claimed, and lies before this.
+                    () if crowded && sweeps && full => {
+                        self.mark.zip(batch.mark).map(|(one, other)| one.min(other))
+                    }
                     () if crowded => self.mark,
                     // Much that became available behind the mark is gone through from where it was found.
-                    () if sweeps && got >= claim.limit as usize => batch.mark,
+                    () if sweeps && full => batch.mark,
                     () => self.mark.max(batch.mark),
                 };
                 self.report_buried(&batch.buried);
@@ -252,7 +263,7 @@ impl Claimer {
             let now = Instant::now();
             self.probed.insert(way, now);
             let claim = self.request(&slot).topics(Topics::Only(topics));
-            match self.engine.in_time(self.engine.store.claim(&claim)).await {
+            match self.engine.ask(claim).await {
                 Ok(batch) => {
                     self.report_buried(&batch.buried);
                     self.hand_on(batch, slot, now).await;
@@ -292,6 +303,7 @@ impl Claimer {
                     age: engine.age(claimed.created_at),
                     got,
                     pass: self.pass.clone(),
+                    _part: None,
                     _epoch: Some(self.epoch.held.clone()),
                     _slot: slots.split(1)?,
                 }))
@@ -346,6 +358,37 @@ impl Claimer {
                 self.patience = (self.patience * 2).min(self.engine.settings.poll);
             }
             _ = state.changed() => {}
+        }
+    }
+}
+
+impl Engine {
+    /// Claims, within the time that any call has. One that answers later has leased events and counted their attempts:
+    /// they are given back.
+    async fn ask(self: &Arc<Self>, claim: Claim) -> Result<ClaimedBatch> {
+        let (answer, answered) = oneshot::channel();
+        let engine = Arc::clone(self);
+        tokio::spawn(async move {
+            let claimed = tokio::time::timeout(engine.settings.lease, engine.store.claim(&claim)).await;
+            let Ok(claimed) = claimed else { return };
+            if let Err(Ok(late)) = answer.send(claimed) {
+                engine.give_back(late).await;
+            }
+        });
+        let answer = async {
+            answered.await.unwrap_or_else(|_| {
+                let message = format!("table {}: the database did not answer a claim", self.table);
+                Err(Error::new(ErrorKind::Unreachable, message))
+            })
+        };
+        self.in_time(answer).await
+    }
+
+    async fn give_back(&self, batch: ClaimedBatch) {
+        let released: Vec<Settlement> =
+            batch.events.into_iter().map(|claimed| Settlement::released(claimed.lease)).collect();
+        if let Err(error) = self.in_time(self.store.settle(&released, Keep::Delivered)).await {
+            tracing::warn!(table = %self.table, events = released.len(), %error, "a claim answered too late, and its events could not be given back; they come up again when their leases end");
         }
     }
 }

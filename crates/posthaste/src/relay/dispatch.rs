@@ -72,7 +72,7 @@ impl Dispatcher {
         let limit = |way: &Way| way.route.sink.batch_limit().max(1);
         let concurrency = |way: &Way| engine.settings.concurrency(limit(way));
         let workers = engine.ways.iter().map(concurrency).max().unwrap_or(1);
-        let share = if engine.ways.len() > 1 { (workers * 3).div_ceil(4) } else { workers };
+        let share = if engine.ways.len() > 1 { (workers * 3 / 4).max(1) } else { workers };
         let lanes = engine
             .ways
             .iter()
@@ -126,15 +126,16 @@ impl Dispatcher {
             let job = self.hot_job(event);
             self.take(vec![job]).await;
         }
-        self.drain(claimed).await;
+        self.drain(claimed, was_leading).await;
     }
 
     /// Hands back what waits, and what the last claim still brings; gives what runs its time, then stops it. If
     /// another relay becomes the active one meanwhile, that time is over.
-    async fn drain(&mut self, mut claimed: mpsc::Receiver<Vec<Job>>) {
+    async fn drain(&mut self, mut claimed: mpsc::Receiver<Vec<Job>>, led: bool) {
         let mut state = self.engine.control.watch();
-        let led = state.borrow_and_update().leading;
-        let mut deadline = Instant::now() + self.engine.settings.drain;
+        let made_way = led && !state.borrow_and_update().leading;
+        let time = if made_way { GRACE } else { self.engine.settings.drain };
+        let mut deadline = Instant::now() + time;
         let (mut claiming, mut in_time) = (true, true);
         loop {
             self.hand_back_waiting().await;
@@ -182,6 +183,7 @@ impl Dispatcher {
             age: Duration::ZERO,
             got: committed,
             pass: None,
+            _part: None,
             _epoch: None,
             _slot: slot,
         })
@@ -269,10 +271,17 @@ impl Dispatcher {
                             let ending = self.engine.judge(&job.delivery, outcome, took, aside);
                             done.push(Ended { job, ending });
                         }
-                        Answer::NotStarted => self.engine.lose(
-                            &job,
-                            "its lease was lost, or could not be renewed, before it started: it comes up again",
-                        ),
+                        Answer::NotStarted if job.held.is_lost() => {
+                            self.engine.lose(
+                                &job,
+                                "its lease was lost before it started: another worker delivers it",
+                            );
+                            self.engine.slots.tell();
+                        }
+                        // Its lease could not be renewed: nothing was done, and no attempt is spent.
+                        Answer::NotStarted => {
+                            done.push(Ended { job, ending: Ending::handed_back(Duration::ZERO) });
+                        }
                     }
                 }
                 self.settle(done).await;

@@ -60,8 +60,8 @@ pub(super) struct Way {
     /// The topics seen so far of which all events are its own. While it rests they are not claimed, or a long
     /// backlog of it would be claimed and given back over and over.
     topics: Mutex<BTreeSet<String>>,
-    /// How many events wait for it.
-    pub(super) waiting: AtomicUsize,
+    /// How many claimed events it has, waiting, running or not settled yet.
+    pub(super) held: Arc<AtomicUsize>,
 }
 
 impl Way {
@@ -118,6 +118,8 @@ pub(super) struct Tally {
     pub(super) dead: AtomicUsize,
     pub(super) handed_back: AtomicUsize,
     pub(super) interrupted: AtomicUsize,
+    /// Whose end the database refused to write.
+    pub(super) refused: AtomicUsize,
     pub(super) lost: AtomicUsize,
 }
 
@@ -145,6 +147,9 @@ pub(super) struct Parts {
     pub(super) pass: Option<Pass>,
 }
 
+/// Fewer events at once are not worth a statement, however many routes share them.
+const LEAST_CLAIM: usize = 50;
+
 impl Engine {
     pub(super) fn new(parts: Parts) -> Self {
         let Parts { table, store, settings, routes, worker, hot, wake, paused, pass } = parts;
@@ -157,7 +162,7 @@ impl Engine {
                 Arc::clone(&settings.random),
                 Arc::clone(&breakers_changed),
             );
-            Way { route, breaker, topics: Mutex::default(), waiting: AtomicUsize::new(0) }
+            Way { route, breaker, topics: Mutex::default(), held: Arc::default() }
         };
         let ways: Vec<Way> = routes.routes().into_iter().map(way).collect();
         let engine = Self {
@@ -242,37 +247,39 @@ impl Engine {
         }
     }
 
-    /// How many events one of several routes may have waiting before its topics are left out of claims, and how many
+    /// How many claimed events one of several routes may have before its topics are left out of claims, and how many
     /// are claimed at once: so that whatever the others do, there are slots left for each.
     pub(super) fn share(&self) -> usize {
-        (self.settings.capacity(self.ways.len()) / (2 * self.ways.len())).max(1)
+        (self.settings.capacity(self.ways.len()) / (2 * self.ways.len().max(1))).max(1)
     }
 
     /// Most events of one claim.
     pub(super) fn claim_limit(&self) -> usize {
         match self.ways.len() {
             1 => self.settings.batch,
-            _ => self.settings.batch.min(self.share()),
+            _ => self.settings.batch.min(self.share().max(LEAST_CLAIM)),
         }
     }
 
     /// Whether the topics of some route are left out of claims because it has enough to do.
-    pub(super) fn is_crowded(&self) -> bool {
+    fn is_crowded(&self) -> bool {
         self.ways.len() > 1 && self.ways.iter().any(|way| self.has_enough(way))
     }
 
     fn has_enough(&self, way: &Way) -> bool {
-        way.waiting.load(Ordering::Relaxed) >= self.share()
+        way.held.load(Ordering::Relaxed) >= self.share()
     }
 
-    /// What a claim is for: all but the topics of routes that rest or have enough to do.
-    pub(super) fn topics(&self) -> Topics {
+    /// What a claim is for: all but the topics of routes that rest or have enough to do; and whether there are of the
+    /// latter.
+    pub(super) fn topics(&self) -> (Topics, bool) {
+        let crowded = self.is_crowded();
         let left_out = |way: &&Way| {
             self.ways.len() > 1 && (way.breaker.peek() != Admission::All || self.has_enough(way))
         };
         let except: Vec<String> =
             self.ways.iter().filter(left_out).flat_map(|way| way.topics().clone()).collect();
-        if except.is_empty() { Topics::All } else { Topics::Except(except) }
+        (if except.is_empty() { Topics::All } else { Topics::Except(except) }, crowded)
     }
 
     /// The routes that are due to be probed, with the topics that are only theirs, as far as they are known.

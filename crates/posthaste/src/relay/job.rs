@@ -3,10 +3,10 @@
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use super::engine::Engine;
@@ -28,6 +28,8 @@ pub(super) struct Job {
     pub(super) age: Duration,
     pub(super) got: Instant,
     pub(super) pass: Option<Pass>,
+    /// Its part of what its route has claimed.
+    pub(super) _part: Option<Part>,
     /// While it is held, a pass that began after it is not over.
     pub(super) _epoch: Option<mpsc::Sender<Infallible>>,
     pub(super) _slot: OwnedSemaphorePermit,
@@ -72,12 +74,37 @@ impl Pass {
     }
 }
 
+/// One claimed event's part of what its route holds, from its claim to its settlement; when that falls below the
+/// route's share, its topics are claimed again.
+pub(super) struct Part {
+    held: Arc<AtomicUsize>,
+    share: usize,
+    wake: Arc<Notify>,
+}
+
+impl Part {
+    fn of(engine: &Engine, lane: usize) -> Self {
+        let held = Arc::clone(&engine.ways[lane].held);
+        held.fetch_add(1, Ordering::Relaxed);
+        Self { held, share: engine.share(), wake: Arc::clone(&engine.wake) }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if self.held.fetch_sub(1, Ordering::Relaxed) == self.share {
+            self.wake.notify_one();
+        }
+    }
+}
+
 impl Engine {
     /// A job as it enters the relay: its route and destination are found, and it counts among those that wait.
     pub(super) fn enter(&self, mut job: Job) -> Job {
         job.lane = self.place(&mut job.delivery);
         if let Ok(lane) = job.lane {
             self.learn_topic(lane, &job.delivery.event);
+            job._part = (job.source == Source::Claimed).then(|| Part::of(self, lane));
         }
         self.joined_queue(&job);
         job
@@ -108,23 +135,12 @@ impl Engine {
     /// This one waits for a worker.
     pub(super) fn joined_queue(&self, job: &Job) {
         self.depths.waiting_of(job.source).fetch_add(1, Ordering::Relaxed);
-        if let Ok(lane) = job.lane {
-            self.ways[lane].waiting.fetch_add(1, Ordering::Relaxed);
-        }
     }
 
     /// These wait for a worker no longer.
     pub(super) fn left_queue(&self, jobs: &[&Job]) {
-        let share = self.share();
         for job in jobs {
             self.depths.waiting_of(job.source).fetch_sub(1, Ordering::Relaxed);
-            if let Ok(lane) = job.lane
-                && self.ways[lane].waiting.fetch_sub(1, Ordering::Relaxed) == share
-                && self.ways.len() > 1
-            {
-                // Its topics are claimed again.
-                self.wake.notify_one();
-            }
         }
     }
 }

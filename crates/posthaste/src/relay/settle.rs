@@ -114,8 +114,13 @@ impl Settler {
 
     /// The database refuses to write this, and nothing else is to wait for it.
     fn give_up(&self, batch: Vec<Ended>, error: &Error) {
+        self.engine.behind.send_replace(false);
         self.engine.depths.settling.fetch_sub(batch.len(), Ordering::Relaxed);
+        self.engine.tally.refused.fetch_add(batch.len(), Ordering::Relaxed);
         for Ended { job, .. } in &batch {
+            if let Some(pass) = &job.pass {
+                pass.note(Note::HandedBack);
+            }
             let event = &job.delivery.event;
             tracing::error!(
                 table = %self.engine.table, topic = event.topic(), event_id = %event.id(), tenant = self.engine.tenant(event.tenant_id()),

@@ -181,6 +181,52 @@ async fn re9_a_slow_route_does_not_starve_the_others() {
     relay.stop().await;
 }
 
+/// A sink for batches that never answers, and a handler.
+struct HangsBesideHandler(Recorder);
+
+struct Never;
+
+#[async_trait]
+impl Sink for Never {
+    async fn publish(&self, _: &[Delivery]) -> Vec<Outcome> {
+        std::future::pending().await
+    }
+}
+
+impl Routes for HangsBesideHandler {
+    fn routes(&self) -> Vec<Route> {
+        let handler = Arc::new(HandlerSink(self.0.clone()));
+        vec![
+            Route { name: "never".into(), sink: Arc::new(Never) },
+            Route { name: "fast".into(), sink: handler },
+        ]
+    }
+
+    fn find(&self, event: &Event) -> Option<usize> {
+        self.of_topic(event.topic())
+    }
+
+    fn of_topic(&self, topic: &str) -> Option<usize> {
+        Some(usize::from(topic == "fast"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn re9_a_sink_that_hangs_does_not_take_up_every_slot() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("never", 0..4000).await;
+    db.enqueue_numbers("fast", 0..10).await;
+    let fast = Recorder::default();
+    let relay = db.relay().routes(HangsBesideHandler(fast.clone())).start().await.unwrap();
+    tokio::time::sleep(10 * SECOND).await;
+    for round in 1..=5 {
+        assert_eq!(fast.events(), round * 10);
+        db.enqueue_numbers("fast", 0..10).await;
+        tokio::time::sleep(40 * SECOND).await;
+    }
+    relay.stop().await;
+}
+
 /// A route with a backlog has its events left out of claims now and then; a pass is not over before they are.
 #[tokio::test(start_paused = true)]
 async fn re12_one_pass_of_several_routes_delivers_everything_that_is_due() {
