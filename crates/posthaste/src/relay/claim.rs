@@ -35,6 +35,9 @@ const LINGER: Duration = Duration::from_millis(1);
 const SWEEP: Duration = Duration::from_secs(1);
 /// And when they take long.
 const LONGEST_SWEEP: Duration = Duration::from_secs(30);
+/// How long a claim is waited for at least before its connection is given up. A database that is only slow, or an
+/// SQLite file that somebody else writes to, would still carry it out, and nobody would know of its leases.
+const LATEST: Duration = Duration::from_secs(30);
 /// Most events claimed at once while every route rests, to find one for a route that is due to be probed.
 const PROBES: usize = 50;
 /// How much shorter than the poll interval the first pause after an event is.
@@ -369,7 +372,8 @@ impl Engine {
         let (answer, answered) = oneshot::channel();
         let engine = Arc::clone(self);
         tokio::spawn(async move {
-            let claimed = tokio::time::timeout(engine.settings.lease, engine.store.claim(&claim)).await;
+            let latest = engine.settings.lease.max(LATEST);
+            let claimed = tokio::time::timeout(latest, engine.store.claim(&claim)).await;
             let Ok(claimed) = claimed else { return };
             if let Err(Ok(late)) = answer.send(claimed) {
                 engine.give_back(late).await;
