@@ -108,6 +108,7 @@ pub(super) struct Ended {
     pub(super) settled: usize,
     pub(super) handed_back: usize,
     pub(super) interrupted: usize,
+    pub(super) refused: usize,
 }
 
 /// What one run has come to.
@@ -130,6 +131,7 @@ impl Tally {
             settled: load(&self.delivered) + load(&self.retried) + load(&self.dead),
             handed_back: load(&self.handed_back),
             interrupted: load(&self.interrupted),
+            refused: load(&self.refused),
         }
     }
 }

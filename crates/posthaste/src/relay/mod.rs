@@ -514,7 +514,7 @@ impl Supervisor {
             settled: after.settled - before.settled,
             handed_back: after.handed_back - before.handed_back,
             abandoned: after.interrupted - before.interrupted,
-            unsettled: self.engine.depths.all() + self.engine.tally.refused.load(Ordering::Relaxed),
+            unsettled: self.engine.depths.all() + after.refused - before.refused,
         };
         tracing::info!(
             table = %self.engine.table, settled = drained.settled, handed_back = drained.handed_back,
