@@ -28,6 +28,8 @@ pub struct Spy {
     forgetful: bool,
     /// How long it takes to say what time it is.
     slow: Duration,
+    /// How long a claim takes to answer once it is carried out.
+    pub claim_answers_after: Mutex<Duration>,
 }
 
 impl Spy {
@@ -56,6 +58,7 @@ impl Spy {
             gone: AtomicBool::new(false),
             forgetful: false,
             slow: Duration::ZERO,
+            claim_answers_after: Mutex::default(),
         }
     }
 
@@ -91,7 +94,10 @@ impl Store for Spy {
     async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch> {
         self.reach()?;
         self.claims.lock().unwrap().push(claim.limit);
-        self.inner.claim(claim).await
+        let batch = self.inner.claim(claim).await;
+        let wait = *self.claim_answers_after.lock().unwrap();
+        tokio::time::sleep(wait).await;
+        batch
     }
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Extended> {
         self.reach()?;

@@ -213,3 +213,18 @@ async fn re12_one_pass_of_a_relay_that_is_to_be_the_only_active_one() {
     let relay = db.relay().single_active().handler(Recorder::default()).build().unwrap();
     assert_eq!(relay.run_once().await.unwrap().delivered, 5);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn re10_a_clean_stop_is_no_error() {
+    let table = format!("stop_{}", &uuid::Uuid::now_v7().simple().to_string()[..24]);
+    let setup = crate::harness::Setup { table: Some(table.clone()), ..Default::default() };
+    let db = Db::with(Kind::Memory, setup).await;
+    let log = crate::harness::log::watch(table);
+    for _ in 0..60 {
+        let relay = db.relay().handler(Recorder::default()).start().await.unwrap();
+        db.enqueue_numbers("a", 0..20).await;
+        assert!(relay.stop().await.is_clean());
+    }
+    assert_eq!(log.count("ERROR"), 0, "{:?}", log.lines());
+    assert!(log.count("the relay has stopped") == 60);
+}

@@ -309,3 +309,21 @@ async fn re11_a_database_that_goes_away_is_waited_for() {
     relay.stop().await;
     assert_eq!((db.count(Status::Delivered).await, recorder.repeats()), (3000, 0));
 }
+
+/// The database carries the claim out and answers too late: its attempt is not spent.
+#[tokio::test(start_paused = true)]
+async fn re11_a_claim_that_answers_too_late_is_given_back() {
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("a", 0..10).await;
+    let spy = Spy::on(db.shared_store());
+    *spy.claim_answers_after.lock().unwrap() = 20 * SECOND;
+    let recorder = Recorder::default();
+    let once = Backoff::default().max_attempts(1);
+    let relay = Relay::on(spy.clone()).handler(recorder.clone()).retry(once).start().await.unwrap();
+    tokio::time::sleep(18 * SECOND).await;
+    assert_eq!(recorder.events(), 0);
+    *spy.claim_answers_after.lock().unwrap() = Duration::ZERO;
+    recorder.wait_for(10).await;
+    relay.stop().await;
+    assert_eq!((db.count(Status::Delivered).await, db.count(Status::Dead).await), (10, 0));
+}
