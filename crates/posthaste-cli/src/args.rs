@@ -56,7 +56,10 @@ pub(crate) enum Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Migrate {
     /// Create the table, or bring it to the newest version; any number may try at once
-    Up,
+    Up {
+        #[command(flatten)]
+        making: Making,
+    },
     /// Revert migrations; the first one's reversal drops the table and every event in it
     Down {
         /// Revert what is above this version; 0 drops the table [default: one back]
@@ -73,8 +76,10 @@ pub(crate) enum Migrate {
         /// Leave out migrations up to this version
         #[arg(long, value_name = "N", default_value_t = 0)]
         from: u32,
+        #[command(flatten)]
+        making: Making,
     },
-    /// List the migrations and when they were applied
+    /// Show the table's mode, its migrations and when they were applied
     Status {
         /// Answer in JSON
         #[arg(long)]
@@ -86,6 +91,23 @@ pub(crate) enum Migrate {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// How a table's events are to be delivered; it is fixed when the table is made.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Making {
+    /// A queue, or a stream that keeps the order of each aggregate's events [default: the mode it has, or queue]
+    #[arg(long, value_enum)]
+    pub(crate) mode: Option<ModeName>,
+    /// Into how many lanes a stream is divided: a power of two up to 256 [default: 1]
+    #[arg(long, value_name = "N", requires = "mode")]
+    pub(crate) lanes: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ModeName {
+    Queue,
+    Stream,
 }
 
 /// Who agrees to a deletion.

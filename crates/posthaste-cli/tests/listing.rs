@@ -54,6 +54,31 @@ fn op1_what_others_wrote_cannot_steer_the_terminal() {
 }
 
 #[test]
+fn op1_the_events_of_a_stream_are_listed_and_shown_as_a_queues_are() {
+    let db = Db::new(Kind::Sqlite);
+    db.run(["migrate", "up", "--mode", "stream", "--lanes", "4"]).exits(0);
+    let id = "0190a6b0-0000-7000-8000-000000000003";
+    db.run(["enqueue", "order.placed.v1", "1", "--aggregate", "order/1", "--id", id]).exits(0);
+    db.run(["enqueue", "order.paid.v1", "1", "--aggregate", "order/2"]).exits(0);
+    let listed = db.run(["events", "list", "--status", "pending", "--json"]).exits(0).json();
+    assert_eq!(listed.as_array().unwrap().len(), 2);
+    db.sql(
+        "INSERT INTO outbox_parked (seq, id, lane, topic, key, blocks, attempts, outcome, last_error, settled_at) \
+         SELECT seq, id, lane, topic, 'order/1', 1, 3, 'dead', 'broken', created_at FROM outbox WHERE topic = 'order.placed.v1'; \
+         UPDATE outbox SET outcome = 'parked' WHERE topic = 'order.placed.v1'",
+    );
+    let dead = db.run(["events", "list", "--status", "dead", "--json"]).exits(0).json();
+    assert_eq!((dead.as_array().unwrap().len(), &dead[0]["id"]), (1, &json!(id)));
+    let shown = db.run(["events", "show", id, "--json"]).exits(0).json();
+    assert_eq!((&shown["status"], &shown["attempts"]), (&json!("dead"), &json!(3)));
+    assert_eq!(shown["last_error"], json!("broken"));
+    assert_eq!(
+        db.run(["events", "list", "--status", "pending", "--json"]).exits(0).json()[0]["topic"],
+        "order.paid.v1"
+    );
+}
+
+#[test]
 fn op1_a_row_that_is_no_event_is_shown_with_the_reason() {
     let db = Db::new(Kind::Sqlite);
     db.run(["migrate", "up"]).exits(0);

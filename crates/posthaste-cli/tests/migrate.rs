@@ -41,7 +41,7 @@ fn printed_sql_makes_the_table(kind: Kind, dialect: &str) {
     let valid = db.run(["migrate", "validate"]).exits(0);
     assert!(valid.out.contains("is as its migrations make it"), "{valid:?}");
     let states = db.run(["migrate", "status", "--json"]).exits(0).json();
-    assert!(states.as_array().unwrap().iter().all(|s| s["applied_at"].is_string()), "{states}");
+    assert!(states["migrations"].as_array().unwrap().iter().all(|s| s["applied_at"].is_string()), "{states}");
     let up = db.run(["migrate", "up"]).exits(0);
     assert!(up.out.contains("is up to date"), "{up:?}");
     db.run(["enqueue", "a", "1"]).exits(0);
@@ -99,6 +99,7 @@ fn st3_status_and_validate_follow_the_table() {
         db.run(["migrate", "up"]).exits(0);
         let after = db.run(["migrate", "status"]).exits(0);
         assert!(after.out.contains("UTC") && !after.out.contains("not applied"), "{after:?}");
+        assert!(after.out.contains(&format!("table {} is a queue\n", db.table())), "{after:?}");
         db.run(["migrate", "validate"]).exits(0);
 
         let view = format!("{}_status", db.table());
@@ -187,4 +188,109 @@ fn st3_a_table_dropped_by_hand_can_be_made_again() {
     assert!(down.err.contains("it is gone already"), "{down:?}");
     db.run(["migrate", "up"]).exits(0);
     db.run(["migrate", "validate"]).exits(0);
+}
+
+#[test]
+fn sm1_a_table_becomes_a_stream_and_stays_one() {
+    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
+        let db = Db::new(kind);
+        let table = db.table();
+        let stream = ["migrate", "up", "--mode", "stream", "--lanes", "8"];
+        let made = db.run(stream).exits(0);
+        assert_eq!(made.out, format!("table {table}: applied migration 1\n"));
+        for up in [&stream[..], &["migrate", "up"]] {
+            let again = db.run(up.iter().copied()).exits(0);
+            assert_eq!(again.out, format!("table {table} is up to date\n"));
+        }
+
+        let status = db.run(["migrate", "status"]).exits(0);
+        let lines: Vec<&str> = status.out.lines().collect();
+        assert_eq!(lines[0], format!("table {table} is a stream with 8 lanes"));
+        assert!(lines[2].starts_with("1        stream  ") && lines[2].ends_with("UTC"), "{status:?}");
+        let json = db.run(["migrate", "status", "--json"]).exits(0).json();
+        assert_eq!(
+            (json["table"].as_str(), json["mode"].as_str()),
+            (Some(&*table), Some("stream")),
+            "{json}"
+        );
+        assert_eq!((json["lanes"].as_u64(), &json["migrations"][0]["name"]), (Some(8), &"stream".into()));
+        db.run(["migrate", "validate"]).exits(0);
+
+        db.run(["enqueue", "a", "1", "--aggregate", "order/42"]).exits(0);
+        let lane = db.sql(&format!("SELECT lane FROM {table}")).parse::<u16>().unwrap();
+        assert!(lane < 8, "{lane}");
+
+        for (asked, named) in [
+            (&["--mode", "queue"][..], "a queue"),
+            (&["--mode", "stream"], "a stream with 1 lane"),
+            (&["--mode", "stream", "--lanes", "4"], "a stream with 4 lanes"),
+        ] {
+            let words =
+                format!("table {table} is a stream with 8 lanes, not {named}: the mode of a table is fixed");
+            db.run(["migrate", "up"].into_iter().chain(asked.iter().copied())).fails(5, &words);
+        }
+
+        let dropped = db.run(["migrate", "down", "--yes"]).exits(0);
+        assert!(dropped.out.contains("is dropped"), "{dropped:?}");
+        db.run(["migrate", "validate"]).exits(5);
+        let none = db.run(["migrate", "status", "--json"]).exits(0).json();
+        assert!(none["mode"].is_null() && none["lanes"].is_null(), "{none}");
+        db.run(["migrate", "up"]).exits(0);
+        db.run(stream).fails(5, &format!("table {table} is a queue, not a stream with 8 lanes"));
+    }
+}
+
+#[test]
+fn sm1_validate_sees_the_tables_beside_a_stream() {
+    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
+        let db = Db::new(kind);
+        db.run(["migrate", "up", "--mode", "stream"]).exits(0);
+        db.sql(&format!("DROP TABLE {}_relays", db.table()));
+        let differs = db.run(["migrate", "validate"]).exits(1);
+        assert!(differs.out.contains(&format!("table {}_relays is missing", db.table())), "{differs:?}");
+    }
+}
+
+#[test]
+fn sm1_printed_sql_makes_a_stream() {
+    for (kind, dialect) in
+        [(Kind::Postgres, "postgres"), (Kind::MariaDb, "mariadb"), (Kind::Sqlite, "sqlite")]
+    {
+        let db = Db::new(kind);
+        let print = ["migrate", "print", "--dialect", dialect, "--mode", "stream", "--lanes", "4"];
+        db.sql(&db.run(print).exits(0).out);
+        db.run(["migrate", "validate"]).exits(0);
+        let json = db.run(["migrate", "status", "--json"]).exits(0).json();
+        assert_eq!((json["mode"].as_str(), json["lanes"].as_u64()), (Some("stream"), Some(4)), "{json}");
+        let queue = db.run(["migrate", "print", "--dialect", dialect]).exits(0);
+        assert_eq!(
+            queue.out,
+            db.run(["migrate", "print", "--dialect", dialect, "--mode", "queue"]).exits(0).out
+        );
+    }
+}
+
+#[test]
+fn sm1_modes_that_cannot_be_are_refused() {
+    let db = Db::new(Kind::Sqlite);
+    for command in ["up", "print"] {
+        let run =
+            |asked: &[&'static str]| db.run(["migrate", command].into_iter().chain(asked.iter().copied()));
+        for lanes in ["0", "12", "512"] {
+            let words =
+                format!("a stream cannot have {lanes} lanes: their number is a power of two up to 256");
+            run(&["--mode", "stream", "--lanes", lanes]).fails(3, &words);
+        }
+        run(&["--mode", "queue", "--lanes", "4"]).fails(3, "a queue has no lanes");
+        for usage in [
+            &["--lanes", "4"][..],
+            &["--mode", "log"],
+            &["--mode", "stream", "--lanes", "many"],
+            &["--mode", "stream", "--lanes", "-1"],
+            &["--mode", "stream", "--lanes", "70000"],
+        ] {
+            run(usage).exits(2);
+        }
+    }
+    assert!(db.dir.is_empty(), "nothing was made");
 }

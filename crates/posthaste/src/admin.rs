@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::produce::gate::Gate;
 use crate::produce::{Backend, Outbox};
+use crate::store::stream::BlockedAggregate;
 use crate::store::{Count, Dialect, Ending, Filter, Page, Purge, Record, Stats, Status, Store, TableName};
 
 /// Rows counted at most, so that a look at a table of any size is cheap.
@@ -115,13 +116,36 @@ impl Admin {
         self.store.list(&dead(filter.clone()), page).await
     }
 
+    /// Aggregates of a stream that stay blocked until their dead event is replayed or discarded, longest first, at
+    /// most so many; a queue has none.
+    ///
+    /// ```
+    /// use posthaste::store::Filter;
+    /// # use posthaste::testing;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste::Result<()> {
+    /// # let outbox = testing::outbox();
+    /// let admin = outbox.admin();
+    /// for blocked in admin.blocked(100).await? {
+    ///     println!("{}: {} wait, {}", blocked.aggregate_id, blocked.waiting, blocked.reason);
+    ///     // Tried once more, and what waits behind it in order; `discard` would go on without it.
+    ///     admin.replay(Filter::dead().id(blocked.event_id)).run().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn blocked(&self, limit: u32) -> Result<Vec<BlockedAggregate>> {
+        match self.store.stream().await? {
+            Some(stream) => stream.blocked(limit).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// Makes dead letters that fit pending again: their attempts begin anew, their last error stays until they
-    /// are delivered. Relays are woken for them.
+    /// are delivered. Relays are woken for them. What waited behind one in a stream follows it in order.
     pub fn replay(&self, filter: Filter) -> Change {
         Change::new(self, Deed::Replay(dead(filter)))
     }
 
-    /// Deletes dead letters that fit.
+    /// Deletes dead letters that fit. What waited behind one in a stream goes on without it.
     pub fn discard(&self, filter: Filter) -> Change {
         Change::new(self, Deed::Discard(dead(filter)))
     }

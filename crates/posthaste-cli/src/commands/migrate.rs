@@ -3,10 +3,10 @@
 use std::io::{self, Write};
 
 use posthaste::ErrorKind;
-use posthaste::store::{Dialect, Difference, Filter, MigrationState, Status, Store, migration_sql};
+use posthaste::store::{Dialect, Difference, Filter, MigrationState, Mode, Status, Store, migration_sql_as};
 use serde_json::json;
 
-use crate::args::{Consent, Migrate};
+use crate::args::{Consent, Making, Migrate, ModeName};
 use crate::confirm::confirm;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -20,15 +20,29 @@ const CAP: u32 = 10_000;
 /// Runs one of its commands.
 pub(super) async fn run(target: &Target, command: Migrate, out: &mut impl Write) -> Result<Exit, Failure> {
     match command {
-        Migrate::Up => up(target, out).await,
+        Migrate::Up { making } => up(target, mode(&making)?, out).await,
         Migrate::Down { to, consent } => down(target, to, &consent, out).await,
-        Migrate::Print { dialect, from } => {
+        Migrate::Print { dialect, from, making } => {
+            let mode = mode(&making)?.unwrap_or_default();
             let dialect = dialect.unwrap_or_else(|| derived(target));
-            out.write_all(migration_sql(dialect, target.table(), from).as_bytes())?;
+            out.write_all(migration_sql_as(dialect, target.table(), mode, from).as_bytes())?;
             Ok(Exit::Ok)
         }
         Migrate::Status { json } => status(target, json, out).await,
         Migrate::Validate { json } => validate(target, json, out).await,
+    }
+}
+
+/// The mode that is asked for, if one is.
+fn mode(making: &Making) -> Result<Option<Mode>, Failure> {
+    match (making.mode, making.lanes) {
+        (None, _) => Ok(None),
+        (Some(ModeName::Queue), None) => Ok(Some(Mode::Queue)),
+        (Some(ModeName::Queue), Some(_)) => Err(Failure::new(
+            Exit::BadInput,
+            "a queue has no lanes; leave --lanes away, or ask for --mode stream",
+        )),
+        (Some(ModeName::Stream), lanes) => Ok(Some(Mode::stream(lanes.unwrap_or(1))?)),
     }
 }
 
@@ -42,10 +56,13 @@ fn derived(target: &Target) -> Dialect {
     dialect
 }
 
-async fn up(target: &Target, out: &mut impl Write) -> Result<Exit, Failure> {
+async fn up(target: &Target, mode: Option<Mode>, out: &mut impl Write) -> Result<Exit, Failure> {
     let table = target.table();
     let store = target.open_or_create().await?;
-    let applied = store.migrate_up().await?;
+    let applied = match mode {
+        Some(mode) => store.migrate_up_as(mode).await?,
+        None => store.migrate_up().await?,
+    };
     if applied.is_empty() {
         writeln!(out, "table {table} is up to date")?;
     }
@@ -95,6 +112,9 @@ async fn contents(store: &dyn Store) -> Result<String, Failure> {
     let stats = match store.stats(CAP).await {
         Ok(stats) => stats,
         Err(error) if *error.kind() == ErrorKind::TableMissing => return Ok("it is gone already".to_owned()),
+        Err(error) if *error.kind() == ErrorKind::SchemaMismatch => {
+            return Ok("they cannot be counted".to_owned());
+        }
         Err(error) => return Err(error.into()),
     };
     let delivered = store.count(&Filter::status(Status::Delivered), CAP).await?;
@@ -105,7 +125,9 @@ async fn contents(store: &dyn Store) -> Result<String, Failure> {
 }
 
 async fn status(target: &Target, json: bool, out: &mut impl Write) -> Result<Exit, Failure> {
-    let states = target.open().await?.migrations().await?;
+    let store = target.open().await?;
+    let states = store.migrations().await?;
+    let mode = store.mode().await?;
     if json {
         let states: Vec<_> = states
             .iter()
@@ -117,8 +139,23 @@ async fn status(target: &Target, json: bool, out: &mut impl Write) -> Result<Exi
                 })
             })
             .collect();
-        json::write(out, &states)?;
+        let lanes = match mode {
+            Some(Mode::Stream(lanes)) => Some(lanes.count()),
+            _ => None,
+        };
+        json::write(
+            out,
+            &json!({
+                "table": target.table().to_string(),
+                "mode": mode.map(Mode::as_str),
+                "lanes": lanes,
+                "migrations": states,
+            }),
+        )?;
         return Ok(Exit::Ok);
+    }
+    if let Some(mode) = mode {
+        writeln!(out, "table {} is a {mode}", target.table())?;
     }
     let rows = states.into_iter().map(|s| {
         [s.version.to_string(), s.name, s.applied_at.map_or_else(|| "not applied".to_owned(), when::stamp)]

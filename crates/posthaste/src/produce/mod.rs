@@ -32,7 +32,7 @@ use uuid::Uuid;
 
 use crate::error::Result;
 use crate::event::{Event, EventRules, IntoEvent};
-use crate::store::{Enqueued, Store, TableName};
+use crate::store::{Enqueued, Mode, Store, TableName};
 use crate::telemetry;
 
 pub use backend::{Backend, Enqueue};
@@ -207,9 +207,26 @@ impl<B: Backend> Outbox<B> {
         self.inner.notifier.schedule();
     }
 
-    /// Creates the table, or brings it to the newest version; any number may try at once.
+    /// Creates the table as a queue, or brings it to the newest version of the mode it has; any number may try at once.
     pub async fn migrate(&self) -> Result<Vec<u32>> {
         self.inner.store.migrate_up().await
+    }
+
+    /// Creates the table in this mode, or brings it to the newest version. The mode is fixed when the table is made:
+    /// a table of another one, or a stream with another number of lanes, is an error and left as it is.
+    ///
+    /// ```
+    /// use posthaste::{Outbox, store::Mode};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let pool = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1).connect("sqlite::memory:").await?;
+    /// let outbox = Outbox::sqlite(pool).build()?;
+    /// outbox.migrate_as(Mode::stream(8)?).await?;
+    /// assert!(outbox.migrate_as(Mode::Queue).await.is_err());
+    /// # Ok(()) }
+    /// ```
+    pub async fn migrate_as(&self, mode: Mode) -> Result<Vec<u32>> {
+        self.inner.store.migrate_up_as(mode).await
     }
 
     /// The table's store: claim, settle, look, purge.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sqlx::Error as SqlxError;
 
-use super::TableName;
-use crate::error::{Error, ErrorKind};
+use super::{Mode, Store, TableName};
+use crate::error::{Error, ErrorKind, Result};
 
 /// The kind of an error that did not come from the server.
 pub(crate) fn client_kind(error: &SqlxError) -> ErrorKind {
@@ -76,4 +76,21 @@ pub(crate) fn of_constraint(kind: ErrorKind, said: &str) -> ErrorKind {
     } else {
         kind
     }
+}
+
+/// Says of a failed operation on a queue that its table is a stream, where that is why. Only then is the table asked.
+pub(crate) async fn of_queue<A>(store: &impl Store, answer: Result<A>) -> Result<A> {
+    let Err(error) = answer else { return answer };
+    if *error.kind() != ErrorKind::SchemaMismatch {
+        return Err(error);
+    }
+    Err(match store.mode().await {
+        Ok(Some(mode @ Mode::Stream(_))) => {
+            let table = store.table();
+            let message =
+                format!("table {table} is a {mode}: its events are not leased one by one, as a queue's");
+            Error::new(ErrorKind::SchemaMismatch, message).because(error)
+        }
+        _ => error,
+    })
 }

@@ -47,6 +47,11 @@ impl Status {
             None => Self::Pending,
         }
     }
+
+    /// The status that the database computed by name.
+    pub(crate) fn named(name: &str) -> Self {
+        name.parse().unwrap_or(Self::Pending)
+    }
 }
 
 impl fmt::Display for Status {

@@ -6,7 +6,7 @@
 
 use time::OffsetDateTime;
 
-use super::{Dialect, TableName};
+use super::{Dialect, Lanes, Mode, TableName};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The name of the table that says what has been applied.
@@ -21,11 +21,41 @@ pub(crate) struct Migration {
     pub(crate) down: &'static str,
 }
 
-/// A table that has migrations.
+/// A table that has migrations: an outbox that is a queue or a stream, or an inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     Outbox,
+    Stream,
     Inbox,
+}
+
+/// What somebody who migrates a table takes it for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// An outbox of the mode it has; a queue, if it has yet to be made.
+    Outbox,
+    /// An outbox of this mode.
+    Mode(Mode),
+    Inbox,
+}
+
+impl Role {
+    /// What the table is to be where it has yet to be made.
+    pub(crate) fn family(self) -> Family {
+        match self {
+            Self::Outbox | Self::Mode(Mode::Queue) => Family::Outbox,
+            Self::Mode(Mode::Stream(_)) => Family::Stream,
+            Self::Inbox => Family::Inbox,
+        }
+    }
+
+    /// Its mode then.
+    pub(crate) fn mode(self) -> Mode {
+        match self {
+            Self::Mode(mode) => mode,
+            Self::Outbox | Self::Inbox => Mode::Queue,
+        }
+    }
 }
 
 macro_rules! migration {
@@ -43,14 +73,19 @@ macro_rules! migration {
 pub(crate) fn migrations(dialect: Dialect, family: Family) -> &'static [Migration] {
     match (dialect, family) {
         (Dialect::Postgres, Family::Outbox) => &[migration!(1, "outbox", "postgres", "0001_outbox")],
+        (Dialect::Postgres, Family::Stream) => &[migration!(1, "stream", "postgres", "stream/0001_stream")],
         (Dialect::Postgres, Family::Inbox) => &[migration!(1, "inbox", "postgres", "inbox/0001_inbox")],
         (Dialect::MySql | Dialect::MariaDb, Family::Outbox) => {
             &[migration!(1, "outbox", "mysql", "0001_outbox")]
+        }
+        (Dialect::MySql | Dialect::MariaDb, Family::Stream) => {
+            &[migration!(1, "stream", "mysql", "stream/0001_stream")]
         }
         (Dialect::MySql | Dialect::MariaDb, Family::Inbox) => {
             &[migration!(1, "inbox", "mysql", "inbox/0001_inbox")]
         }
         (Dialect::Sqlite, Family::Outbox) => &[migration!(1, "outbox", "sqlite", "0001_outbox")],
+        (Dialect::Sqlite, Family::Stream) => &[migration!(1, "stream", "sqlite", "stream/0001_stream")],
         (Dialect::Sqlite, Family::Inbox) => &[migration!(1, "inbox", "sqlite", "inbox/0001_inbox")],
         (Dialect::Memory, _) => &[],
     }
@@ -75,6 +110,11 @@ pub struct MigrationState {
 pub enum Difference {
     /// The table itself is missing.
     Table,
+    /// A table that a stream has beside it is missing.
+    MissingTable {
+        /// Its name.
+        table: String,
+    },
     /// A migration has not been applied.
     Migration {
         /// Its number.
@@ -87,12 +127,12 @@ pub enum Difference {
     },
     /// A column is missing.
     MissingColumn {
-        /// Its name.
+        /// Its name, with that of its table where that is one beside the events'.
         column: String,
     },
     /// A column has another type or nullability, or has lost its default.
     Column {
-        /// Its name.
+        /// Its name, with that of its table where that is one beside the events'.
         column: String,
         /// What the migrations make.
         expected: String,
@@ -129,6 +169,7 @@ impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Table => f.write_str("the table does not exist"),
+            Self::MissingTable { table } => write!(f, "table {table} is missing"),
             Self::Migration { version } => write!(f, "migration {version} has not been applied"),
             Self::NewerMigration { version } => {
                 write!(f, "migration {version} is newer than this version of posthaste")
@@ -147,12 +188,17 @@ impl std::fmt::Display for Difference {
     }
 }
 
-/// Replaces the placeholders of a statement: `{table}`, `{view}`, `{name}` and what the dialect adds.
+/// Replaces the placeholders of a statement: `{table}`, `{view}`, `{name}`, the tables that a stream has beside it,
+/// and what the dialect adds.
 pub(crate) fn render(dialect: Dialect, table: &TableName, sql: &str) -> String {
     let mark = dialect.quote();
     let sql = sql
         .replace("{table}", &table.quoted(mark))
         .replace("{view}", &table.status_view().quoted(mark))
+        .replace("{lanes_table}", &table.lanes_table().quoted(mark))
+        .replace("{places_table}", &table.places_table().quoted(mark))
+        .replace("{relays_table}", &table.relays_table().quoted(mark))
+        .replace("{parked_table}", &table.parked_table().quoted(mark))
         .replace("{ledger}", &table.sibling(LEDGER).quoted(mark))
         .replace("{name}", table.name());
     match dialect {
@@ -161,6 +207,16 @@ pub(crate) fn render(dialect: Dialect, table: &TableName, sql: &str) -> String {
         Dialect::Sqlite => sql.replace("{now}", SQLITE_NOW),
         Dialect::Postgres | Dialect::Memory => sql,
     }
+}
+
+/// Replaces the placeholders of a migration. `{lanes}` is how many lanes a stream is to have: a word for its first
+/// migration only, since who brings a table up later need not say it.
+pub(crate) fn render_migration(dialect: Dialect, table: &TableName, mode: Mode, sql: &str) -> String {
+    let lanes = match mode {
+        Mode::Queue => Lanes::default(),
+        Mode::Stream(lanes) => lanes,
+    };
+    render(dialect, table, sql).replace("{lanes}", &lanes.count().to_string())
 }
 
 /// SQLite's clock in microseconds, in functions that 3.35 has.
@@ -186,7 +242,7 @@ pub(crate) fn ledger_sql(dialect: Dialect) -> &'static str {
     }
 }
 
-/// The SQL of an outbox table's migrations above `from`, for people with a migration tool of their own.
+/// The SQL of a queue's migrations above `from`, for people with a migration tool of their own.
 ///
 /// It records itself as applied, so that `migrate up` and `migrate status` know of it.
 /// The MySQL and MariaDB texts differ in their collation: neither knows the other's.
@@ -199,11 +255,25 @@ pub(crate) fn ledger_sql(dialect: Dialect) -> &'static str {
 /// # Ok::<_, posthaste::Error>(())
 /// ```
 pub fn migration_sql(dialect: Dialect, table: &TableName, from: u32) -> String {
+    migration_sql_as(dialect, table, Mode::Queue, from)
+}
+
+/// The SQL of the migrations above `from` of an outbox table of this mode, as [`migration_sql`] gives a queue's.
+///
+/// ```
+/// use posthaste::store::{Dialect, Mode, migration_sql_as};
+///
+/// let sql = migration_sql_as(Dialect::Postgres, &"orders_outbox".parse()?, Mode::stream(8)?, 0);
+/// assert!(sql.contains(r#"CREATE TABLE "orders_outbox_lanes""#));
+/// # Ok::<_, posthaste::Error>(())
+/// ```
+pub fn migration_sql_as(dialect: Dialect, table: &TableName, mode: Mode, from: u32) -> String {
     const RECORD: &str = "INSERT INTO {ledger} (table_name, version, name) VALUES ('{name}', ";
     let mut text = render(dialect, table, ledger_sql(dialect));
-    for migration in migrations(dialect, Family::Outbox).iter().filter(|m| m.version > from) {
+    let migrations = migrations(dialect, Role::Mode(mode).family());
+    for migration in migrations.iter().filter(|m| m.version > from) {
         text.push_str(&format!("\n-- posthaste {:04} {}\n", migration.version, migration.name));
-        text.push_str(&render(dialect, table, migration.up));
+        text.push_str(&render_migration(dialect, table, mode, migration.up));
         text.push_str(&format!(
             "\n{}{}, '{}');\n",
             render(dialect, table, RECORD),
@@ -221,17 +291,44 @@ pub(crate) struct Applied {
     pub(crate) at: OffsetDateTime,
 }
 
-/// Refuses a table of the other family: to migrate an outbox as an inbox would drop its events.
-pub(crate) fn refuse_other(table: &TableName, applied: &[Applied], known: &[Migration]) -> Result<()> {
-    let other = |a: &Applied| {
-        known.iter().find(|m| m.version == a.version && m.name != a.name).map(|m| (a.name.clone(), m.name))
+/// What the ledger says the table is, where it says anything: the name of its first migration. It refuses a table of
+/// the other kind: to migrate an outbox as an inbox would drop its events. Of which mode an outbox is it leaves open.
+pub(crate) fn recorded(table: &TableName, role: Role, applied: &[Applied]) -> Result<Option<Family>> {
+    let Some(first) = applied.iter().find(|a| a.version == 1) else { return Ok(None) };
+    let (what, other) = match (role, first.name.as_str()) {
+        (Role::Outbox | Role::Mode(_), "outbox") => return Ok(Some(Family::Outbox)),
+        (Role::Outbox | Role::Mode(_), "stream") => return Ok(Some(Family::Stream)),
+        (Role::Inbox, "inbox") => return Ok(Some(Family::Inbox)),
+        (Role::Outbox | Role::Mode(_), other) => ("an outbox", other),
+        (Role::Inbox, "stream") => ("an inbox", "outbox"),
+        (Role::Inbox, other) => ("an inbox", other),
     };
-    match applied.iter().find_map(other) {
-        Some((recorded, name)) => Err(Error::new(
+    let message = format!("table {table} is recorded as an {other}, not as {what}");
+    Err(Error::new(ErrorKind::SchemaMismatch, message))
+}
+
+/// A stream of as many lanes as its table of lanes has rows; `None` if that is not there.
+pub(crate) fn stream_of(table: &TableName, lanes: Option<i64>) -> Result<Mode> {
+    let beside = table.lanes_table();
+    let lanes = lanes.ok_or_else(|| format!("its table {beside} is missing")).and_then(|count| {
+        let lanes = u16::try_from(count).ok().and_then(|count| Lanes::new(count).ok());
+        lanes.ok_or_else(|| format!("its table {beside} has {count} rows, which cannot be"))
+    });
+    lanes.map(Mode::Stream).map_err(|what| {
+        Error::new(ErrorKind::SchemaMismatch, format!("table {table} is recorded as a stream, but {what}"))
+    })
+}
+
+/// Refuses a table of another mode than the one that is asked for.
+pub(crate) fn refuse_mode(table: &TableName, found: Mode, role: Role) -> Result<()> {
+    match role {
+        Role::Mode(asked) if asked != found => Err(Error::new(
             ErrorKind::SchemaMismatch,
-            format!("table {table} is recorded as an {recorded}, not as an {name}"),
+            format!(
+                "table {table} is a {found}, not a {asked}: the mode of a table is fixed when the table is made"
+            ),
         )),
-        None => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -293,6 +390,47 @@ pub(crate) struct Found {
     pub(crate) columns: Vec<(String, String)>,
     pub(crate) indexes: Vec<(String, String)>,
     pub(crate) checks: Vec<String>,
+}
+
+/// What the tables beside a stream should have.
+pub(crate) struct Beside {
+    pub(crate) lanes: Expected,
+    /// Where a lane's place is a table of its own.
+    pub(crate) places: Option<Expected>,
+    pub(crate) relays: Expected,
+    pub(crate) parked: Expected,
+}
+
+impl Beside {
+    /// Each with its name.
+    pub(crate) fn of(&'static self, table: &TableName) -> Vec<(TableName, &'static Expected)> {
+        let places = self.places.iter().map(|places| (table.places_table(), places));
+        let others = [
+            (table.lanes_table(), &self.lanes),
+            (table.relays_table(), &self.relays),
+            (table.parked_table(), &self.parked),
+        ];
+        others.into_iter().chain(places).collect()
+    }
+}
+
+/// What a table beside a stream is missing; its columns are called with its name.
+pub(crate) fn differences_beside(
+    beside: &TableName,
+    expected: &Expected,
+    found: Option<&Found>,
+) -> Vec<Difference> {
+    let Some(found) = found else { return vec![Difference::MissingTable { table: beside.to_string() }] };
+    let named = |difference| match difference {
+        Difference::MissingColumn { column } => {
+            Difference::MissingColumn { column: format!("{beside}.{column}") }
+        }
+        Difference::Column { column, expected, found } => {
+            Difference::Column { column: format!("{beside}.{column}"), expected, found }
+        }
+        other => other,
+    };
+    differences(beside, expected, found).into_iter().map(named).collect()
 }
 
 /// What a live table is missing, given what it should have. What users added is left alone: columns,

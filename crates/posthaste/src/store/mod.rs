@@ -9,9 +9,11 @@
 //! | `mod.rs` | the store, its statements rendered once for its table |
 //! | `insert.rs` | events into the table, duplicates found |
 //! | `queue.rs` | row leases: claim, extend, settle |
+//! | `stream.rs` | lanes: own, read, park |
+//! | `stream/` | lanes and their owners, pages, parked events; what operators do with a stream |
 //! | `session.rs` | live workers, and the locks that only one of them holds |
 //! | `wake.rs` | notifications between processes |
-//! | `admin.rs` | look, count, replay, discard, purge |
+//! | `admin.rs`, `stream_admin.rs` | look, count, replay, discard, purge |
 //! | `schema.rs` | migrations under a lock, validation against the live table |
 //! | `inbox.rs` | what a consumer has already taken |
 //! | `errors.rs` | which of its errors is which kind |
@@ -39,6 +41,7 @@ mod settlement;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 pub(crate) mod statement;
+pub mod stream;
 mod table;
 pub(crate) mod tries;
 
@@ -49,9 +52,10 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 
+pub(crate) use claim::exhausted;
 pub use claim::{AttemptLimits, Buried, Claim, Claimed, ClaimedBatch, Mark, Topics};
 pub use connect::{Dialect, connect};
 pub use filter::{Filter, Page, Status};
@@ -59,7 +63,7 @@ pub use inbox::{InboxStore, MemoryInbox};
 pub(crate) use lease::BirthLease;
 pub use lease::{Extended, Lease, WorkerId};
 pub use memory::MemoryStore;
-pub use migrate::{Difference, MigrationState, migration_sql};
+pub use migrate::{Difference, MigrationState, migration_sql, migration_sql_as};
 #[cfg(feature = "mysql")]
 pub use mysql::{MySqlStore, inbox::MySqlInbox};
 #[cfg(feature = "postgres")]
@@ -70,6 +74,7 @@ pub use session::{Lock, Notifications, Session};
 pub use settlement::{Keep, Settled, Settlement, Verdict};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, inbox::SqliteInbox};
+pub use stream::{Lanes, Mode, Stream};
 pub use table::TableName;
 
 /// What became of an event given to `enqueue`.
@@ -208,8 +213,31 @@ pub trait Store: Send + Sync + 'static {
 
     // Schema.
 
-    /// Brings the table to the newest version, creating it if need be; any number may try at once. Answers
-    /// with the versions applied by this call.
+    /// How the table's events are delivered, which was chosen when it was made; `None` if it has not been made, or
+    /// not by posthaste's migrations: such a table can only be a queue.
+    async fn mode(&self) -> Result<Option<Mode>> {
+        Ok(Some(Mode::Queue))
+    }
+
+    /// What only a stream has; `None` for a queue.
+    async fn stream(&self) -> Result<Option<Arc<dyn Stream>>> {
+        Ok(None)
+    }
+
+    /// Brings the table to the newest version of this mode, creating it if need be; a table of another mode is an
+    /// error. Answers with the versions applied by this call.
+    async fn migrate_up_as(&self, mode: Mode) -> Result<Vec<u32>> {
+        match mode {
+            Mode::Queue => self.migrate_up().await,
+            Mode::Stream(_) => {
+                let message = format!("table {}: this database has no streams", self.table());
+                Err(Error::new(ErrorKind::InvalidSetting, message))
+            }
+        }
+    }
+
+    /// Brings the table to the newest version of its mode, creating it as a queue if need be; any number may try at
+    /// once. Answers with the versions applied by this call.
     async fn migrate_up(&self) -> Result<Vec<u32>>;
 
     /// Reverts migrations above `target`; 0 drops the table and every event in it. Answers with the

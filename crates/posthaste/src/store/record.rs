@@ -18,9 +18,9 @@ pub struct Record {
     pub sequence: i64,
     /// Where it is in its life.
     pub status: Status,
-    /// Attempts counted so far.
+    /// Attempts counted so far; of a stream, those of events that were parked.
     pub attempts: u32,
-    /// Who holds or held the lease.
+    /// Who holds or held the lease; of a stream, who owns the lane while the event is under way.
     pub locked_by: Option<String>,
     /// Until when.
     pub locked_until: Option<OffsetDateTime>,
@@ -28,7 +28,7 @@ pub struct Record {
     pub created_at: OffsetDateTime,
     /// From when on it may be delivered.
     pub available_at: OffsetDateTime,
-    /// When it was delivered or died.
+    /// When it was delivered or died; streams on PostgreSQL write nothing to a delivered row.
     pub settled_at: Option<OffsetDateTime>,
     /// Why the last attempt failed.
     pub last_error: Option<String>,

@@ -23,6 +23,20 @@ impl Statement {
         Self(self.0.replace(placeholder, sql).into())
     }
 
+    /// Puts a part that was rendered for the same table in the place of a placeholder.
+    #[must_use]
+    pub(crate) fn with_rendered(self, placeholder: &'static str, part: &Self) -> Self {
+        Self(self.0.replace(placeholder, &part.0).into())
+    }
+
+    /// Puts a list of columns in the place of `{columns}`, each as one of the table of this alias.
+    #[must_use]
+    pub(crate) fn with_columns_of(self, alias: &'static str, columns: &'static str) -> Self {
+        let columns: Vec<String> =
+            columns.split(',').map(|column| format!("{alias}.{}", column.trim())).collect();
+        Self(self.0.replace("{columns}", &columns.join(", ")).into())
+    }
+
     /// Statements rendered before, joined into one.
     pub(crate) fn joined(parts: &[&str]) -> Self {
         Self(parts.concat().into())

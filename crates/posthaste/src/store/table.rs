@@ -43,6 +43,26 @@ impl TableName {
         self.sibling(&format!("{}_status", self.name))
     }
 
+    /// The table that says how far a stream's lanes were read.
+    pub(crate) fn places_table(&self) -> Self {
+        self.sibling(&format!("{}_places", self.name))
+    }
+
+    /// The table of a stream's lanes.
+    pub(crate) fn lanes_table(&self) -> Self {
+        self.sibling(&format!("{}_lanes", self.name))
+    }
+
+    /// The table of a stream's relays.
+    pub(crate) fn relays_table(&self) -> Self {
+        self.sibling(&format!("{}_relays", self.name))
+    }
+
+    /// The table of a stream's events that wait.
+    pub(crate) fn parked_table(&self) -> Self {
+        self.sibling(&format!("{}_parked", self.name))
+    }
+
     /// Quoted for SQL with this quotation mark; no part can contain one.
     pub(crate) fn quoted(&self, mark: char) -> String {
         match &self.schema {

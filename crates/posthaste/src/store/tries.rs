@@ -4,7 +4,7 @@
 //! serialisation failure (a database whose default is REPEATABLE READ has those) is no reason to bother the
 //! caller at once.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
 
 /// How often; a conflict that persists is the caller's to know of.
 const MOST: u32 = 5;
@@ -18,5 +18,19 @@ impl Tries {
     pub(crate) fn again(&mut self, error: &Error) -> bool {
         self.0 += 1;
         *error.kind() == ErrorKind::Conflict && self.0 < MOST
+    }
+}
+
+/// Calls until it succeeds or another call would not help.
+pub(crate) async fn insist<A, F>(mut call: impl FnMut() -> F) -> Result<A>
+where
+    F: Future<Output = Result<A>>,
+{
+    let mut tries = Tries::default();
+    loop {
+        match call().await {
+            Err(error) if tries.again(&error) => {}
+            answer => return answer,
+        }
     }
 }

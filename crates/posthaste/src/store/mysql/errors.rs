@@ -43,7 +43,7 @@ pub(crate) fn kind_of_number(number: u16) -> ErrorKind {
     match number {
         1146 => ErrorKind::TableMissing,
         1049 => ErrorKind::DatabaseMissing,
-        1054 | 1136 | 1366 => ErrorKind::SchemaMismatch,
+        1054 | 1136 | 1176 | 1366 => ErrorKind::SchemaMismatch,
         1290 | 1792 | 1836 => ErrorKind::ReadOnly,
         1020 | 1205 | 1213 => ErrorKind::Conflict,
         1048 | 1062 | 1264 | 1364 | 1406 | 3819 | 4025 => ErrorKind::Constraint,

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::errors::{classify, is_duplicate};
 use super::schema;
 use crate::error::Result;
-use crate::store::migrate::Family;
+use crate::store::migrate::Role;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::{Dialect, InboxStore, TableName};
@@ -65,10 +65,10 @@ impl InboxStore for MySqlInbox {
     }
 
     async fn migrate_up(&self) -> Result<Vec<u32>> {
-        schema::up(&self.pool, &self.table, Family::Inbox).await
+        schema::up(&self.pool, &self.table, Role::Inbox).await
     }
 
     async fn migrate_down(&self) -> Result<Vec<u32>> {
-        schema::down(&self.pool, &self.table, Family::Inbox, 0).await
+        schema::down(&self.pool, &self.table, Role::Inbox, 0).await
     }
 }

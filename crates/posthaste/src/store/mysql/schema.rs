@@ -8,9 +8,10 @@ use time::PrimitiveDateTime;
 use super::errors::classify;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::migrate::{
-    self, Applied, Expected, Family, Found, Migration, migrations, refuse_newer, refuse_other, render,
+    self, Applied, Beside, Expected, Family, Found, Migration, Role, migrations, recorded, refuse_mode,
+    refuse_newer, render, render_migration, stream_of,
 };
-use crate::store::{Dialect, Difference, MigrationState, TableName};
+use crate::store::{Dialect, Difference, MigrationState, Mode, TableName};
 
 /// Seconds to wait for another's migration.
 const PATIENCE: i64 = 600;
@@ -19,15 +20,19 @@ const APPLIED: &str =
     "SELECT version, name, applied_at FROM {ledger} WHERE table_name = '{name}' ORDER BY version";
 const RECORD: &str = "INSERT INTO {ledger} (table_name, version, name) VALUES ('{name}', ?, ?)";
 const FORGET: &str = "DELETE FROM {ledger} WHERE table_name = '{name}' AND version = ?";
+const LANES: &str = "SELECT count(*) FROM {lanes_table}";
 
 /// Applies what is missing.
-pub(crate) async fn up(pool: &MySqlPool, table: &TableName, family: Family) -> Result<Vec<u32>> {
+pub(crate) async fn up(pool: &MySqlPool, table: &TableName, role: Role) -> Result<Vec<u32>> {
     let mut session = Session::lock(pool, table).await?;
+    let (family, applied) = session.begin(role).await?;
     let known = migrations(session.dialect, family);
-    let applied = session.begin(known).await?;
+    if applied.is_empty() && family == Family::Stream {
+        session.refuse_half(role).await?;
+    }
     let mut done = Vec::new();
     for migration in known.iter().filter(|m| applied.iter().all(|a| a.version != m.version)) {
-        session.run(migration.up).await?;
+        session.run(&render_migration(session.dialect, table, role.mode(), migration.up)).await?;
         sqlx::query(AssertSqlSafe(render(session.dialect, table, RECORD)))
             .bind(migration.version)
             .bind(migration.name)
@@ -41,15 +46,10 @@ pub(crate) async fn up(pool: &MySqlPool, table: &TableName, family: Family) -> R
 }
 
 /// Reverts what is above the target, newest first.
-pub(crate) async fn down(
-    pool: &MySqlPool,
-    table: &TableName,
-    family: Family,
-    target: u32,
-) -> Result<Vec<u32>> {
+pub(crate) async fn down(pool: &MySqlPool, table: &TableName, role: Role, target: u32) -> Result<Vec<u32>> {
     let mut session = Session::lock(pool, table).await?;
+    let (family, applied) = session.begin(role).await?;
     let known = migrations(session.dialect, family);
-    let applied = session.begin(known).await?;
     let mut done = Vec::new();
     let above = |m: &&Migration| m.version > target && applied.iter().any(|a| a.version == m.version);
     for migration in known.iter().rev().filter(above) {
@@ -65,31 +65,46 @@ pub(crate) async fn down(
     Ok(done)
 }
 
-/// Which migrations there are, and when they were applied.
-pub(crate) async fn states(
-    pool: &MySqlPool,
-    table: &TableName,
-    family: Family,
-) -> Result<Vec<MigrationState>> {
-    let known = migrations(Dialect::MySql, family);
+/// Of which mode the outbox is, if it has been made. Who may not read the ledger is told by the lanes' table.
+pub(super) async fn mode(pool: &MySqlPool, table: &TableName) -> Result<Option<Mode>> {
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
-    let applied = if exists(&mut connection, &table.sibling(migrate::LEDGER), table).await? {
-        applied(&mut connection, table, known).await?
-    } else {
-        Vec::new()
+    let applied = match applied(&mut connection, table).await {
+        Err(error) if *error.kind() == ErrorKind::AccessDenied => Vec::new(),
+        applied => applied?,
     };
-    Ok(migrate::states(&applied, known))
+    match recorded(table, Role::Outbox, &applied)? {
+        Some(family) => mode_of(&mut connection, table, family).await.map(Some),
+        None => {
+            let lanes = lanes(&mut connection, table).await?.filter(|count| *count > 0);
+            lanes.map(|count| stream_of(table, Some(count))).transpose()
+        }
+    }
+}
+
+/// Which migrations there are, and when they were applied.
+pub(super) async fn states(pool: &MySqlPool, table: &TableName) -> Result<(Family, Vec<MigrationState>)> {
+    let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
+    let applied = applied(&mut connection, table).await?;
+    let family = recorded(table, Role::Outbox, &applied)?.unwrap_or(Family::Outbox);
+    Ok((family, migrate::states(&applied, migrations(Dialect::MySql, family))))
 }
 
 /// How the live outbox table differs from what its migrations make.
 pub(super) async fn validate(pool: &MySqlPool, table: &TableName) -> Result<Vec<Difference>> {
-    let states = states(pool, table, Family::Outbox).await?;
+    let (family, states) = states(pool, table).await?;
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
     if !exists(&mut connection, table, table).await? {
         return Ok(vec![Difference::Table]);
     }
     let mut differences = migrate::unmatched(&states);
-    differences.append(&mut migrate::differences(table, &OUTBOX, &found(&mut connection, table).await?));
+    let expected = if family == Family::Stream { &STREAM } else { &OUTBOX };
+    differences.append(&mut migrate::differences(table, expected, &found(&mut connection, table).await?));
+    let beside = if family == Family::Stream { BESIDE.of(table) } else { Vec::new() };
+    for (beside, expected) in beside {
+        let there = exists(&mut connection, &beside, table).await?;
+        let found = if there { Some(found(&mut connection, &beside).await?) } else { None };
+        differences.append(&mut migrate::differences_beside(&beside, expected, found.as_ref()));
+    }
     let view = table.status_view();
     if !exists(&mut connection, &view, table).await? {
         differences.push(Difference::MissingView { view: view.to_string() });
@@ -101,7 +116,8 @@ pub(super) async fn validate(pool: &MySqlPool, table: &TableName) -> Result<Vec<
 async fn found(connection: &mut MySqlConnection, table: &TableName) -> Result<Found> {
     let mut columns: Vec<(String, String)> = sqlx::query_as(
         "SELECT CAST(COLUMN_NAME AS CHAR), CAST(CONCAT(LOWER(COLUMN_TYPE), IF(IS_NULLABLE = 'NO', ' not null', ''),
-                IF(IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NOT NULL OR EXTRA LIKE '%auto_increment%', ' default', '')) AS CHAR)
+                IF(IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NOT NULL OR EXTRA LIKE '%auto_increment%', ' default', ''),
+                IF(COALESCE(GENERATION_EXPRESSION, '') <> '', ' generated', '')) AS CHAR)
            FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = COALESCE(?, DATABASE()) AND TABLE_NAME = ?",
     )
     .bind(table.schema())
@@ -111,7 +127,10 @@ async fn found(connection: &mut MySqlConnection, table: &TableName) -> Result<Fo
     .map_err(|e| classify(e, table))?;
     // MariaDB shows the display widths that MySQL has dropped.
     for (_, shape) in &mut columns {
-        *shape = shape.replace("bigint(20)", "bigint").replace("int(11)", "int");
+        *shape = shape
+            .replace("bigint(20)", "bigint")
+            .replace("smallint(6)", "smallint")
+            .replace("int(11)", "int");
     }
 
     let indexes = sqlx::query_as(
@@ -183,6 +202,98 @@ const OUTBOX: Expected = Expected {
     ],
 };
 
+const STREAM: Expected = Expected {
+    columns: &[
+        ("seq", "bigint not null default"),
+        ("id", "binary(16) not null default"),
+        ("created_at", "datetime(6) not null default"),
+        ("occurred_at", "datetime(6) not null default"),
+        ("available_at", "datetime(6) not null default"),
+        ("settled_at", "datetime(6)"),
+        ("version", "int not null default"),
+        ("lane", "smallint generated"),
+        ("topic", "varchar(128) not null"),
+        ("event_type", "varchar(128)"),
+        ("aggregate_type", "varchar(128)"),
+        ("aggregate_id", "varchar(255)"),
+        ("namespace", "varchar(64) not null default"),
+        ("tenant_id", "varchar(128)"),
+        ("dedupe_key", "varchar(255)"),
+        ("content_type", "varchar(128)"),
+        ("headers", "longtext"),
+        ("payload", "longtext"),
+        ("payload_bytes", "longblob"),
+        ("outcome", "enum('delivered','parked')"),
+    ],
+    indexes: &[
+        ("PRIMARY", "unique (seq)"),
+        ("{name}_id", "unique (id)"),
+        ("{name}_dedupe", "unique (dedupe_key, namespace, topic)"),
+        ("{name}_unsettled", "(outcome, seq)"),
+        ("{name}_settled", "(outcome, settled_at)"),
+    ],
+    checks: &[
+        "{name}_times_check",
+        "{name}_topic_check",
+        "{name}_headers_check",
+        "{name}_json_check",
+        "{name}_payload_check",
+    ],
+};
+
+const BESIDE: Beside = Beside {
+    lanes: Expected {
+        columns: &[
+            ("lane", "smallint not null"),
+            ("fence", "bigint not null default"),
+            ("owner", "varchar(128)"),
+            ("present", "tinyint(1) not null default"),
+            ("leased_until", "datetime(6)"),
+            ("noted_seq", "bigint"),
+        ],
+        indexes: &[("PRIMARY", "unique (lane)")],
+        checks: &[],
+    },
+    places: None,
+    relays: Expected {
+        columns: &[
+            ("relay", "varchar(128) not null"),
+            ("joined_at", "datetime(6) not null default"),
+            ("seen_at", "datetime(6) not null default"),
+            ("until", "datetime(6) not null"),
+        ],
+        indexes: &[("PRIMARY", "unique (relay)")],
+        checks: &[],
+    },
+    parked: Expected {
+        columns: &[
+            ("position", "bigint not null default"),
+            ("seq", "bigint not null"),
+            ("id", "binary(16) not null"),
+            ("lane", "smallint not null"),
+            ("topic", "varchar(128) not null"),
+            ("key", "varchar(512) not null"),
+            ("blocks", "tinyint(1) not null"),
+            ("suspect", "tinyint(1) not null default"),
+            ("attempts", "int not null default"),
+            ("due", "datetime(6)"),
+            ("claimed", "bigint"),
+            ("outcome", "enum('dead')"),
+            ("last_error", "text"),
+            ("parked_at", "datetime(6) not null default"),
+            ("settled_at", "datetime(6)"),
+        ],
+        indexes: &[
+            ("PRIMARY", "unique (position)"),
+            ("{name}_seq", "unique (seq)"),
+            ("{name}_key", "(key, position)"),
+            ("{name}_due", "(claimed, due, position)"),
+            ("{name}_dead", "(outcome, id)"),
+        ],
+        checks: &["{name}_attempts_check"],
+    },
+};
+
 /// A connection that holds the lock. It is its own, so that dropping it at any point ends the lock with it.
 struct Session<'a> {
     connection: MySqlConnection,
@@ -210,13 +321,30 @@ impl<'a> Session<'a> {
         Ok(Self { connection, table, dialect })
     }
 
-    async fn begin(&mut self, known: &[Migration]) -> Result<Vec<Applied>> {
+    async fn begin(&mut self, role: Role) -> Result<(Family, Vec<Applied>)> {
         if !exists(&mut self.connection, &self.table.sibling(migrate::LEDGER), self.table).await? {
             self.run(migrate::ledger_sql(self.dialect)).await?;
         }
-        let applied = applied(&mut self.connection, self.table, known).await?;
-        refuse_newer(self.table, &applied, known)?;
-        Ok(applied)
+        let applied = applied(&mut self.connection, self.table).await?;
+        let family = match recorded(self.table, role, &applied)? {
+            None => role.family(),
+            Some(family) => {
+                if let Role::Mode(_) = role {
+                    refuse_mode(self.table, mode_of(&mut self.connection, self.table, family).await?, role)?;
+                }
+                family
+            }
+        };
+        refuse_newer(self.table, &applied, migrations(self.dialect, family))?;
+        Ok((family, applied))
+    }
+
+    /// Refuses to go on with a stream that another migration has begun with another number of lanes.
+    async fn refuse_half(&mut self, role: Role) -> Result<()> {
+        match lanes(&mut self.connection, self.table).await? {
+            None | Some(0) => Ok(()),
+            begun => refuse_mode(self.table, stream_of(self.table, begun)?, role),
+        }
     }
 
     async fn run(&mut self, sql: &str) -> Result<()> {
@@ -238,11 +366,11 @@ pub(super) async fn dialect(connection: &mut MySqlConnection) -> sqlx::Result<Di
     Ok(if version.contains("MariaDB") { Dialect::MariaDb } else { Dialect::MySql })
 }
 
-async fn applied(
-    connection: &mut MySqlConnection,
-    table: &TableName,
-    known: &[Migration],
-) -> Result<Vec<Applied>> {
+/// What the ledger says of the table.
+async fn applied(connection: &mut MySqlConnection, table: &TableName) -> Result<Vec<Applied>> {
+    if !exists(connection, &table.sibling(migrate::LEDGER), table).await? {
+        return Ok(Vec::new());
+    }
     let rows = sqlx::query(AssertSqlSafe(render(Dialect::MySql, table, APPLIED)))
         .fetch_all(connection)
         .await
@@ -255,9 +383,28 @@ async fn applied(
         })
     };
     let read = |row| read(row).map_err(|e| classify(e, table));
-    let applied = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-    refuse_other(table, &applied, known)?;
-    Ok(applied)
+    rows.iter().map(read).collect()
+}
+
+/// Of which mode a table of this family is: a stream's lanes are counted.
+async fn mode_of(connection: &mut MySqlConnection, table: &TableName, family: Family) -> Result<Mode> {
+    if family != Family::Stream {
+        return Ok(Mode::Queue);
+    }
+    let lanes = lanes(connection, table).await?;
+    stream_of(table, lanes)
+}
+
+/// How many lanes there are, if their table is there.
+async fn lanes(connection: &mut MySqlConnection, table: &TableName) -> Result<Option<i64>> {
+    if !exists(connection, &table.lanes_table(), table).await? {
+        return Ok(None);
+    }
+    sqlx::query_scalar(AssertSqlSafe(render(Dialect::MySql, table, LANES)))
+        .fetch_one(connection)
+        .await
+        .map(Some)
+        .map_err(|e| classify(e, table))
 }
 
 async fn exists(connection: &mut MySqlConnection, name: &TableName, table: &TableName) -> Result<bool> {

@@ -30,6 +30,7 @@ macro_rules! lock_name {
         )
     };
 }
+pub(super) use lock_name;
 
 const NAMES: &str = concat!(
     "SELECT CAST(CONNECTION_ID() AS UNSIGNED), ",

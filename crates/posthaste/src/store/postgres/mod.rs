@@ -7,6 +7,7 @@ pub(crate) mod insert;
 mod queue;
 pub(crate) mod schema;
 mod session;
+mod stream;
 mod wake;
 
 use std::sync::Arc;
@@ -19,14 +20,16 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::columns::{StoredColumns, undecodable};
-use super::errors::in_time;
+use super::errors::{in_time, of_queue};
 use super::insert::insert;
-use super::migrate::Family;
+use super::migrate::Role;
 use super::settlement::{lost, rounds};
+use super::stream::known::KnownMode;
 use super::tries::Tries;
 use super::{
     Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lease, MigrationState,
-    Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store, TableName, WorkerId,
+    Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store, Stream, TableName,
+    WorkerId,
 };
 use crate::error::Result;
 use crate::event::Event;
@@ -35,12 +38,20 @@ use crate::event::Event;
 pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
      content_type, headers, payload, payload_bytes, version, occurred_at, available_at";
 
+/// A stream's lanes, each with how far it was read.
+pub(super) const PLACED: &str = "(SELECT w.lane, w.fence, w.owner, w.present, w.leased_until, w.system_id, q.step, q.base, q.base_seq,
+               q.target, q.after_seq, q.noted, q.noted_seq, q.anchor_seq, q.recover, q.recover_seq
+          FROM {lanes_table} AS w
+         CROSS JOIN LATERAL (SELECT * FROM {places_table} AS r WHERE r.lane = w.lane ORDER BY r.step DESC LIMIT 1) AS q)";
+
 /// An outbox table in PostgreSQL.
 #[derive(Debug, Clone)]
 pub struct PostgresStore {
     pool: PgPool,
     table: TableName,
     statements: Arc<Statements>,
+    known_mode: KnownMode,
+    purged: Arc<stream::admin::Floor>,
 }
 
 /// Every statement on the table that is always the same.
@@ -48,6 +59,9 @@ pub struct PostgresStore {
 struct Statements {
     insert: insert::Statements,
     queue: queue::Statements,
+    stream: stream::Statements,
+    stream_admin: stream::admin::Statements,
+    window: stream::window::Statements,
 }
 
 impl PostgresStore {
@@ -56,8 +70,11 @@ impl PostgresStore {
         let statements = Arc::new(Statements {
             insert: insert::Statements::new(&table),
             queue: queue::Statements::new(&table),
+            stream: stream::Statements::new(&table),
+            stream_admin: stream::admin::Statements::new(&table),
+            window: stream::window::Statements::new(&table),
         });
-        Self { pool, table, statements }
+        Self { pool, table, statements, known_mode: KnownMode::default(), purged: Arc::default() }
     }
 
     /// The store of this table, on a pool of its own.
@@ -130,6 +147,22 @@ impl PostgresStore {
         }
     }
 
+    /// The table's mode, asked for once; a table that nobody has made as either is a queue if anything.
+    async fn known_mode(&self) -> Result<Mode> {
+        match self.known_mode.get() {
+            Some(mode) => Ok(mode),
+            None => Ok(self.mode().await?.unwrap_or_default()),
+        }
+    }
+
+    /// What came of asking a table whose mode was known: it may be another table by now.
+    fn asked<A>(&self, answer: sqlx::Result<A>) -> Result<A> {
+        answer.map_err(|error| {
+            self.known_mode.forget();
+            self.error(error)
+        })
+    }
+
     fn error(&self, error: sqlx::Error) -> crate::Error {
         errors::classify(error, &self.table)
     }
@@ -163,7 +196,7 @@ impl Store for PostgresStore {
         loop {
             match queue::claim(&self.pool, &self.statements.queue, claim).await.map_err(|e| self.error(e)) {
                 Err(error) if tries.again(&error) => {}
-                claimed => return claimed,
+                claimed => return of_queue(self, claimed).await,
             }
         }
     }
@@ -171,7 +204,7 @@ impl Store for PostgresStore {
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Extended> {
         let mut extended = Extended::default();
         for round in rounds(leases, Lease::id) {
-            self.extend_round(&round, length, &mut extended).await?;
+            of_queue(self, self.extend_round(&round, length, &mut extended).await).await?;
         }
         Ok(extended)
     }
@@ -179,7 +212,7 @@ impl Store for PostgresStore {
     async fn settle(&self, settlements: &[Settlement], keep: Keep) -> Result<Settled> {
         let mut settled = Settled::default();
         for round in rounds(settlements, |s| s.lease.id) {
-            self.settle_round(&round, keep, &mut settled).await?;
+            of_queue(self, self.settle_round(&round, keep, &mut settled).await).await?;
         }
         Ok(settled)
     }
@@ -200,11 +233,11 @@ impl Store for PostgresStore {
     }
 
     async fn absent_workers(&self) -> Result<Vec<String>> {
-        session::absent_workers(&self.pool, &self.table).await
+        of_queue(self, session::absent_workers(&self.pool, &self.table).await).await
     }
 
     async fn end_leases_of(&self, workers: &[String]) -> Result<u64> {
-        session::end_leases_of(&self.pool, &self.table, workers).await
+        of_queue(self, session::end_leases_of(&self.pool, &self.table, workers).await).await
     }
 
     async fn notify(&self) -> Result<()> {
@@ -216,43 +249,105 @@ impl Store for PostgresStore {
     }
 
     async fn get(&self, id: Uuid) -> Result<Option<Record>> {
-        admin::get(&self.pool, &self.table, id).await.map_err(|e| self.error(e))
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::get(&self.pool, &self.table, id).await,
+            Mode::Stream(_) => stream::admin::get(&self.pool, &self.statements.stream_admin, id).await,
+        };
+        self.asked(answer)
     }
 
     async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
-        admin::list(&self.pool, &self.table, filter, page).await.map_err(|e| self.error(e))
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::list(&self.pool, &self.table, filter, page).await,
+            Mode::Stream(_) => {
+                stream::admin::list(&self.pool, &self.statements.stream_admin, filter, page).await
+            }
+        };
+        self.asked(answer)
     }
 
     async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
-        admin::count(&self.pool, &self.table, filter, cap).await.map_err(|e| self.error(e))
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::count(&self.pool, &self.table, filter, cap).await,
+            Mode::Stream(_) => {
+                stream::admin::count(&self.pool, &self.statements.stream_admin, filter, cap).await
+            }
+        };
+        self.asked(answer)
     }
 
     async fn stats(&self, cap: u32) -> Result<Stats> {
-        admin::stats(&self.pool, &self.table, cap).await.map_err(|e| self.error(e))
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::stats(&self.pool, &self.table, cap).await,
+            Mode::Stream(_) => stream::admin::stats(&self.pool, &self.statements.stream_admin, cap).await,
+        };
+        self.asked(answer)
     }
 
     async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {
-        admin::replay(&self.pool, &self.table, filter, limit).await.map_err(|e| self.error(e))
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::replay(&self.pool, &self.table, filter, limit).await,
+            Mode::Stream(_) => stream::admin::replay(&self.pool, &self.statements, filter, limit).await,
+        };
+        self.asked(answer)
     }
 
     async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64> {
-        admin::discard(&self.pool, &self.table, filter, limit).await.map_err(|e| self.error(e))
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::discard(&self.pool, &self.table, filter, limit).await,
+            Mode::Stream(_) => stream::admin::discard(&self.pool, &self.statements, filter, limit).await,
+        };
+        self.asked(answer)
     }
 
     async fn purge(&self, purge: Purge) -> Result<u64> {
-        admin::purge(&self.pool, &self.table, purge).await.map_err(|e| self.error(e))
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::purge(&self.pool, &self.table, purge).await,
+            Mode::Stream(_) => stream::admin::purge(&self.pool, &self.statements, &self.purged, purge).await,
+        };
+        self.asked(answer)
+    }
+
+    async fn mode(&self) -> Result<Option<Mode>> {
+        let mode = schema::mode(&self.pool, &self.table).await?;
+        match mode {
+            Some(mode) => self.known_mode.set(mode),
+            None => self.known_mode.forget(),
+        }
+        Ok(mode)
+    }
+
+    async fn migrate_up_as(&self, mode: Mode) -> Result<Vec<u32>> {
+        let migrated = schema::up(&self.pool, &self.table, Role::Mode(mode)).await;
+        self.known_mode.forget();
+        migrated
+    }
+
+    async fn stream(&self) -> Result<Option<Arc<dyn Stream>>> {
+        let Some(Mode::Stream(lanes)) = self.mode().await? else { return Ok(None) };
+        let stream = stream::PostgresStream::new(
+            self.pool.clone(),
+            self.table.clone(),
+            Arc::clone(&self.statements),
+            lanes,
+        );
+        Ok(Some(Arc::new(stream)))
     }
 
     async fn migrate_up(&self) -> Result<Vec<u32>> {
-        schema::up(&self.pool, &self.table, Family::Outbox).await
+        let migrated = schema::up(&self.pool, &self.table, Role::Outbox).await;
+        self.known_mode.forget();
+        migrated
     }
 
     async fn migrate_down(&self, target: u32) -> Result<Vec<u32>> {
-        schema::down(&self.pool, &self.table, Family::Outbox, target).await
+        let migrated = schema::down(&self.pool, &self.table, Role::Outbox, target).await;
+        self.known_mode.forget();
+        migrated
     }
 
     async fn migrations(&self) -> Result<Vec<MigrationState>> {
-        schema::states(&self.pool, &self.table, Family::Outbox).await
+        Ok(schema::states(&self.pool, &self.table).await?.1)
     }
 
     async fn validate(&self) -> Result<Vec<Difference>> {

@@ -5,11 +5,12 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::errors::classify;
 use super::wake;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::store::migrate::{
-    self, Applied, Expected, Family, Found, Migration, migrations, refuse_newer, refuse_other, render,
+    self, Applied, Beside, Expected, Family, Found, Migration, Role, migrations, recorded, refuse_mode,
+    refuse_newer, render, render_migration, stream_of,
 };
-use crate::store::{Dialect, Difference, MigrationState, TableName};
+use crate::store::{Dialect, Difference, MigrationState, Mode, TableName};
 
 /// One lock for all migrations of a database: any number, but this one for ever.
 pub(super) const LOCK: i64 = 0x706f_7374_6861_7374;
@@ -18,15 +19,16 @@ const APPLIED: &str =
     "SELECT version, name, applied_at FROM {ledger} WHERE table_name = '{name}' ORDER BY version";
 const RECORD: &str = "INSERT INTO {ledger} (table_name, version, name) VALUES ('{name}', $1, $2)";
 const FORGET: &str = "DELETE FROM {ledger} WHERE table_name = '{name}' AND version = $1";
+const LANES: &str = "SELECT count(*) FROM {lanes_table}";
 
 /// Applies what is missing.
-pub(crate) async fn up(pool: &PgPool, table: &TableName, family: Family) -> Result<Vec<u32>> {
-    let known = migrations(Dialect::Postgres, family);
+pub(crate) async fn up(pool: &PgPool, table: &TableName, role: Role) -> Result<Vec<u32>> {
     let mut tx = pool.begin().await.map_err(|e| classify(e, table))?;
-    let applied = lock(&mut tx, table, known).await?;
+    let (family, applied) = lock(&mut tx, table, role).await?;
+    let known = migrations(Dialect::Postgres, family);
     let mut done = Vec::new();
     for migration in known.iter().filter(|m| applied.iter().all(|a| a.version != m.version)) {
-        run(&mut tx, table, migration.up).await?;
+        run(&mut tx, table, &render_migration(Dialect::Postgres, table, role.mode(), migration.up)).await?;
         sqlx::query(AssertSqlSafe(render(Dialect::Postgres, table, RECORD)))
             .bind(migration.version as i32)
             .bind(migration.name)
@@ -40,14 +42,14 @@ pub(crate) async fn up(pool: &PgPool, table: &TableName, family: Family) -> Resu
 }
 
 /// Reverts what is above the target, newest first.
-pub(crate) async fn down(pool: &PgPool, table: &TableName, family: Family, target: u32) -> Result<Vec<u32>> {
-    let known = migrations(Dialect::Postgres, family);
+pub(crate) async fn down(pool: &PgPool, table: &TableName, role: Role, target: u32) -> Result<Vec<u32>> {
     let mut tx = pool.begin().await.map_err(|e| classify(e, table))?;
-    let applied = lock(&mut tx, table, known).await?;
+    let (family, applied) = lock(&mut tx, table, role).await?;
+    let known = migrations(Dialect::Postgres, family);
     let mut done = Vec::new();
     let above = |m: &&Migration| m.version > target && applied.iter().any(|a| a.version == m.version);
     for migration in known.iter().rev().filter(above) {
-        if family == Family::Outbox && migration.version == 1 {
+        if family != Family::Inbox && migration.version == 1 {
             // The table takes its triggers along, but not their functions.
             run(&mut tx, table, wake::NO_TRIGGER).await?;
         }
@@ -63,27 +65,46 @@ pub(crate) async fn down(pool: &PgPool, table: &TableName, family: Family, targe
     Ok(done)
 }
 
-/// Which migrations there are, and when they were applied.
-pub(crate) async fn states(pool: &PgPool, table: &TableName, family: Family) -> Result<Vec<MigrationState>> {
-    let known = migrations(Dialect::Postgres, family);
+/// Of which mode the outbox is, if it has been made. Who may not read the ledger is told by the lanes' table.
+pub(super) async fn mode(pool: &PgPool, table: &TableName) -> Result<Option<Mode>> {
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
-    let applied = if exists(&mut connection, &table.sibling(migrate::LEDGER), table).await? {
-        applied(&mut connection, table, known).await?
-    } else {
-        Vec::new()
+    let applied = match applied(&mut connection, table).await {
+        Err(error) if *error.kind() == ErrorKind::AccessDenied => Vec::new(),
+        applied => applied?,
     };
-    Ok(migrate::states(&applied, known))
+    match recorded(table, Role::Outbox, &applied)? {
+        Some(family) => mode_of(&mut connection, table, family).await.map(Some),
+        None => {
+            let lanes = lanes(&mut connection, table).await?.filter(|count| *count > 0);
+            lanes.map(|count| stream_of(table, Some(count))).transpose()
+        }
+    }
+}
+
+/// Which migrations there are, and when they were applied.
+pub(super) async fn states(pool: &PgPool, table: &TableName) -> Result<(Family, Vec<MigrationState>)> {
+    let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
+    let applied = applied(&mut connection, table).await?;
+    let family = recorded(table, Role::Outbox, &applied)?.unwrap_or(Family::Outbox);
+    Ok((family, migrate::states(&applied, migrations(Dialect::Postgres, family))))
 }
 
 /// How the live outbox table differs from what its migrations make.
 pub(super) async fn validate(pool: &PgPool, table: &TableName) -> Result<Vec<Difference>> {
-    let states = states(pool, table, Family::Outbox).await?;
+    let (family, states) = states(pool, table).await?;
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
     if !exists(&mut connection, table, table).await? {
         return Ok(vec![Difference::Table]);
     }
     let mut differences = migrate::unmatched(&states);
-    differences.append(&mut migrate::differences(table, &OUTBOX, &found(&mut connection, table).await?));
+    let expected = if family == Family::Stream { &STREAM } else { &OUTBOX };
+    differences.append(&mut migrate::differences(table, expected, &found(&mut connection, table).await?));
+    let beside = if family == Family::Stream { BESIDE.of(table) } else { Vec::new() };
+    for (beside, expected) in beside {
+        let there = exists(&mut connection, &beside, table).await?;
+        let found = if there { Some(found(&mut connection, &beside).await?) } else { None };
+        differences.append(&mut migrate::differences_beside(&beside, expected, found.as_ref()));
+    }
     let view = table.status_view();
     if !exists(&mut connection, &view, table).await? {
         differences.push(Difference::MissingView { view: view.to_string() });
@@ -95,7 +116,7 @@ pub(super) async fn validate(pool: &PgPool, table: &TableName) -> Result<Vec<Dif
 async fn found(connection: &mut PgConnection, table: &TableName) -> Result<Found> {
     let columns = sqlx::query_as(
         "SELECT attname::text, format_type(atttypid, atttypmod) || CASE WHEN attnotnull THEN ' not null' ELSE '' END
-                || CASE WHEN atthasdef OR attidentity <> '' THEN ' default' ELSE '' END
+                || CASE WHEN attgenerated <> '' THEN ' generated' WHEN atthasdef OR attidentity <> '' THEN ' default' ELSE '' END
            FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
     )
     .bind(table.quoted('"'))
@@ -170,7 +191,112 @@ const OUTBOX: Expected = Expected {
     ],
 };
 
-async fn lock(connection: &mut PgConnection, table: &TableName, known: &[Migration]) -> Result<Vec<Applied>> {
+const STREAM: Expected = Expected {
+    columns: &[
+        ("xid", "xid8 not null default"),
+        ("id", "uuid not null default"),
+        ("seq", "bigint not null default"),
+        ("created_at", "timestamp with time zone not null default"),
+        ("occurred_at", "timestamp with time zone not null default"),
+        ("available_at", "timestamp with time zone not null default"),
+        ("version", "integer not null default"),
+        ("lane", "smallint not null generated"),
+        ("topic", "text not null"),
+        ("event_type", "text"),
+        ("aggregate_type", "text"),
+        ("aggregate_id", "text"),
+        ("namespace", "text not null default"),
+        ("tenant_id", "text"),
+        ("dedupe_key", "text"),
+        ("content_type", "text"),
+        ("headers", "json"),
+        ("payload", "json"),
+        ("payload_bytes", "bytea"),
+    ],
+    indexes: &[
+        ("{name}_pkey", "unique btree (id)"),
+        ("{name}_seq", "btree (seq)"),
+        ("{name}_xid", "btree (xid, seq)"),
+        ("{name}_dedupe", "unique btree (namespace, topic, dedupe_key) WHERE (dedupe_key IS NOT NULL)"),
+    ],
+    checks: &["{name}_times_check", "{name}_topic_check", "{name}_headers_check", "{name}_payload_check"],
+};
+
+const BESIDE: Beside = Beside {
+    lanes: Expected {
+        columns: &[
+            ("lane", "smallint not null"),
+            ("fence", "bigint not null default"),
+            ("owner", "text"),
+            ("present", "boolean not null default"),
+            ("leased_until", "timestamp with time zone"),
+            ("system_id", "bigint"),
+        ],
+        indexes: &[("{name}_pkey", "unique btree (lane)")],
+        checks: &[],
+    },
+    places: Some(Expected {
+        columns: &[
+            ("lane", "smallint not null"),
+            ("step", "bigint not null"),
+            ("base", "pg_snapshot not null default"),
+            ("base_seq", "bigint not null default"),
+            ("target", "pg_snapshot"),
+            ("after_seq", "bigint not null default"),
+            ("noted", "pg_snapshot"),
+            ("noted_seq", "bigint"),
+            ("anchor_seq", "bigint not null default"),
+            ("recover", "pg_snapshot"),
+            ("recover_seq", "bigint"),
+            ("moved_at", "timestamp with time zone not null default"),
+        ],
+        indexes: &[("{name}_pkey", "unique btree (lane, step)")],
+        checks: &[],
+    }),
+    relays: Expected {
+        columns: &[
+            ("relay", "text not null"),
+            ("joined_at", "timestamp with time zone not null default"),
+            ("seen_at", "timestamp with time zone not null default"),
+            ("until", "timestamp with time zone not null"),
+        ],
+        indexes: &[("{name}_pkey", "unique btree (relay)")],
+        checks: &[],
+    },
+    parked: Expected {
+        columns: &[
+            ("position", "bigint not null default"),
+            ("seq", "bigint not null"),
+            ("id", "uuid not null"),
+            ("lane", "smallint not null"),
+            ("topic", "text not null"),
+            ("key", "text not null"),
+            ("blocks", "boolean not null"),
+            ("suspect", "boolean not null default"),
+            ("attempts", "integer not null default"),
+            ("due", "timestamp with time zone"),
+            ("claimed", "bigint"),
+            ("outcome", "text"),
+            ("last_error", "text"),
+            ("parked_at", "timestamp with time zone not null default"),
+            ("settled_at", "timestamp with time zone"),
+        ],
+        indexes: &[
+            ("{name}_pkey", "unique btree (\"position\")"),
+            ("{name}_seq", "unique btree (seq)"),
+            ("{name}_key", "btree (key, \"position\")"),
+            ("{name}_due", "btree (due, \"position\") WHERE ((due IS NOT NULL) AND (claimed IS NULL))"),
+            ("{name}_dead", "btree (id) WHERE (outcome = 'dead'::text)"),
+        ],
+        checks: &["{name}_attempts_check", "{name}_outcome_check"],
+    },
+};
+
+async fn lock(
+    connection: &mut PgConnection,
+    table: &TableName,
+    role: Role,
+) -> Result<(Family, Vec<Applied>)> {
     sqlx::query("SELECT pg_advisory_xact_lock($1)")
         .bind(LOCK)
         .execute(&mut *connection)
@@ -180,16 +306,25 @@ async fn lock(connection: &mut PgConnection, table: &TableName, known: &[Migrati
     if !exists(connection, &table.sibling(migrate::LEDGER), table).await? {
         run(connection, table, migrate::ledger_sql(Dialect::Postgres)).await?;
     }
-    let applied = applied(connection, table, known).await?;
-    refuse_newer(table, &applied, known)?;
-    Ok(applied)
+    let applied = applied(connection, table).await?;
+    let family = match recorded(table, role, &applied)? {
+        None => role.family(),
+        Some(family) => {
+            if let Role::Mode(_) = role {
+                refuse_mode(table, mode_of(connection, table, family).await?, role)?;
+            }
+            family
+        }
+    };
+    refuse_newer(table, &applied, migrations(Dialect::Postgres, family))?;
+    Ok((family, applied))
 }
 
-async fn applied(
-    connection: &mut PgConnection,
-    table: &TableName,
-    known: &[Migration],
-) -> Result<Vec<Applied>> {
+/// What the ledger says of the table.
+async fn applied(connection: &mut PgConnection, table: &TableName) -> Result<Vec<Applied>> {
+    if !exists(connection, &table.sibling(migrate::LEDGER), table).await? {
+        return Ok(Vec::new());
+    }
     let rows = sqlx::query(AssertSqlSafe(render(Dialect::Postgres, table, APPLIED)))
         .fetch_all(connection)
         .await
@@ -202,9 +337,28 @@ async fn applied(
         })
     };
     let read = |row| read(row).map_err(|e| classify(e, table));
-    let applied = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-    refuse_other(table, &applied, known)?;
-    Ok(applied)
+    rows.iter().map(read).collect()
+}
+
+/// Of which mode a table of this family is: a stream's lanes are counted.
+async fn mode_of(connection: &mut PgConnection, table: &TableName, family: Family) -> Result<Mode> {
+    if family != Family::Stream {
+        return Ok(Mode::Queue);
+    }
+    let lanes = lanes(connection, table).await?;
+    stream_of(table, lanes)
+}
+
+/// How many lanes there are, if their table is there.
+async fn lanes(connection: &mut PgConnection, table: &TableName) -> Result<Option<i64>> {
+    if !exists(connection, &table.lanes_table(), table).await? {
+        return Ok(None);
+    }
+    sqlx::query_scalar(AssertSqlSafe(render(Dialect::Postgres, table, LANES)))
+        .fetch_one(connection)
+        .await
+        .map(Some)
+        .map_err(|e| classify(e, table))
 }
 
 async fn exists(connection: &mut PgConnection, name: &TableName, table: &TableName) -> Result<bool> {

@@ -20,7 +20,7 @@ use crate::store::tries::Tries;
 use crate::store::{Dialect, Lock, Session, TableName, WorkerId};
 
 // The first half of the locks' keys: any numbers, but these for ever.
-const CLASS_PRESENCE: i32 = 0x7068_0001;
+pub(super) const CLASS_PRESENCE: i32 = 0x7068_0001;
 const CLASS_LEADER: i32 = 0x7068_0002;
 const CLASS_PURGE: i32 = 0x7068_0003;
 

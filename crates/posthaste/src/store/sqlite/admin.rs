@@ -205,6 +205,6 @@ fn read_record(row: &SqliteRow) -> sqlx::Result<Record> {
     })
 }
 
-fn text_id(id: Uuid) -> String {
+pub(super) fn text_id(id: Uuid) -> String {
     id.hyphenated().to_string()
 }

@@ -5,25 +5,27 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::errors::classify;
 use super::time_of;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::store::migrate::{
-    self, Applied, Expected, Family, Found, Migration, migrations, refuse_newer, refuse_other, render,
+    self, Applied, Beside, Expected, Family, Found, Migration, Role, migrations, recorded, refuse_mode,
+    refuse_newer, render, render_migration, stream_of,
 };
-use crate::store::{Dialect, Difference, MigrationState, TableName};
+use crate::store::{Dialect, Difference, MigrationState, Mode, TableName};
 
 const APPLIED: &str =
     "SELECT version, name, applied_at FROM {ledger} WHERE table_name = '{name}' ORDER BY version";
 const RECORD: &str = "INSERT INTO {ledger} (table_name, version, name) VALUES ('{name}', ?1, ?2)";
 const FORGET: &str = "DELETE FROM {ledger} WHERE table_name = '{name}' AND version = ?1";
+const LANES: &str = "SELECT count(*) FROM {lanes_table}";
 
 /// Applies what is missing.
-pub(crate) async fn up(pool: &SqlitePool, table: &TableName, family: Family) -> Result<Vec<u32>> {
-    let known = migrations(Dialect::Sqlite, family);
+pub(crate) async fn up(pool: &SqlitePool, table: &TableName, role: Role) -> Result<Vec<u32>> {
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(|e| classify(e, table))?;
-    let applied = lock(&mut tx, table, known).await?;
+    let (family, applied) = lock(&mut tx, table, role).await?;
+    let known = migrations(Dialect::Sqlite, family);
     let mut done = Vec::new();
     for migration in known.iter().filter(|m| applied.iter().all(|a| a.version != m.version)) {
-        run(&mut tx, table, migration.up).await?;
+        run(&mut tx, table, &render_migration(Dialect::Sqlite, table, role.mode(), migration.up)).await?;
         sqlx::query(AssertSqlSafe(render(Dialect::Sqlite, table, RECORD)))
             .bind(migration.version as i32)
             .bind(migration.name)
@@ -37,15 +39,10 @@ pub(crate) async fn up(pool: &SqlitePool, table: &TableName, family: Family) -> 
 }
 
 /// Reverts what is above the target, newest first.
-pub(crate) async fn down(
-    pool: &SqlitePool,
-    table: &TableName,
-    family: Family,
-    target: u32,
-) -> Result<Vec<u32>> {
-    let known = migrations(Dialect::Sqlite, family);
+pub(crate) async fn down(pool: &SqlitePool, table: &TableName, role: Role, target: u32) -> Result<Vec<u32>> {
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(|e| classify(e, table))?;
-    let applied = lock(&mut tx, table, known).await?;
+    let (family, applied) = lock(&mut tx, table, role).await?;
+    let known = migrations(Dialect::Sqlite, family);
     let mut done = Vec::new();
     let above = |m: &&Migration| m.version > target && applied.iter().any(|a| a.version == m.version);
     for migration in known.iter().rev().filter(above) {
@@ -61,31 +58,46 @@ pub(crate) async fn down(
     Ok(done)
 }
 
-/// Which migrations there are, and when they were applied.
-pub(crate) async fn states(
-    pool: &SqlitePool,
-    table: &TableName,
-    family: Family,
-) -> Result<Vec<MigrationState>> {
-    let known = migrations(Dialect::Sqlite, family);
+/// Of which mode the outbox is, if it has been made. Who may not read the ledger is told by the lanes' table.
+pub(super) async fn mode(pool: &SqlitePool, table: &TableName) -> Result<Option<Mode>> {
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
-    let applied = if exists(&mut connection, &table.sibling(migrate::LEDGER), table).await? {
-        applied(&mut connection, table, known).await?
-    } else {
-        Vec::new()
+    let applied = match applied(&mut connection, table).await {
+        Err(error) if *error.kind() == ErrorKind::AccessDenied => Vec::new(),
+        applied => applied?,
     };
-    Ok(migrate::states(&applied, known))
+    match recorded(table, Role::Outbox, &applied)? {
+        Some(family) => mode_of(&mut connection, table, family).await.map(Some),
+        None => {
+            let lanes = lanes(&mut connection, table).await?.filter(|count| *count > 0);
+            lanes.map(|count| stream_of(table, Some(count))).transpose()
+        }
+    }
+}
+
+/// Which migrations there are, and when they were applied.
+pub(super) async fn states(pool: &SqlitePool, table: &TableName) -> Result<(Family, Vec<MigrationState>)> {
+    let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
+    let applied = applied(&mut connection, table).await?;
+    let family = recorded(table, Role::Outbox, &applied)?.unwrap_or(Family::Outbox);
+    Ok((family, migrate::states(&applied, migrations(Dialect::Sqlite, family))))
 }
 
 /// How the live outbox table differs from what its migrations make.
 pub(super) async fn validate(pool: &SqlitePool, table: &TableName) -> Result<Vec<Difference>> {
-    let states = states(pool, table, Family::Outbox).await?;
+    let (family, states) = states(pool, table).await?;
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
     if !exists(&mut connection, table, table).await? {
         return Ok(vec![Difference::Table]);
     }
     let mut differences = migrate::unmatched(&states);
-    differences.append(&mut migrate::differences(table, &OUTBOX, &found(&mut connection, table).await?));
+    let expected = if family == Family::Stream { &STREAM } else { &OUTBOX };
+    differences.append(&mut migrate::differences(table, expected, &found(&mut connection, table).await?));
+    let beside = if family == Family::Stream { BESIDE.of(table) } else { Vec::new() };
+    for (beside, expected) in beside {
+        let there = exists(&mut connection, &beside, table).await?;
+        let found = if there { Some(found(&mut connection, &beside).await?) } else { None };
+        differences.append(&mut migrate::differences_beside(&beside, expected, found.as_ref()));
+    }
     let view = table.status_view();
     if !exists(&mut connection, &view, table).await? {
         differences.push(Difference::MissingView { view: view.to_string() });
@@ -97,8 +109,8 @@ pub(super) async fn validate(pool: &SqlitePool, table: &TableName) -> Result<Vec
 async fn found(connection: &mut SqliteConnection, table: &TableName) -> Result<Found> {
     let columns = sqlx::query_as(
         "SELECT name, lower(type) || CASE WHEN \"notnull\" OR pk THEN ' not null' ELSE '' END
-                || CASE WHEN dflt_value IS NOT NULL OR pk THEN ' default' ELSE '' END
-           FROM pragma_table_info(?1)",
+                || CASE WHEN hidden IN (2, 3) THEN ' generated' WHEN dflt_value IS NOT NULL OR pk THEN ' default' ELSE '' END
+           FROM pragma_table_xinfo(?1)",
     )
     .bind(table.name().to_owned())
     .fetch_all(&mut *connection)
@@ -183,24 +195,126 @@ const OUTBOX: Expected = Expected {
     ],
 };
 
+const STREAM: Expected = Expected {
+    columns: &[
+        ("seq", "integer not null default"),
+        ("id", "text not null default"),
+        ("created_at", "integer not null default"),
+        ("occurred_at", "integer not null default"),
+        ("available_at", "integer not null default"),
+        ("settled_at", "integer"),
+        ("version", "integer not null default"),
+        ("lane", "integer not null generated"),
+        ("topic", "text not null"),
+        ("event_type", "text"),
+        ("aggregate_type", "text"),
+        ("aggregate_id", "text"),
+        ("namespace", "text not null default"),
+        ("tenant_id", "text"),
+        ("dedupe_key", "text"),
+        ("content_type", "text"),
+        ("headers", "text"),
+        ("payload", "text"),
+        ("payload_bytes", "blob"),
+        ("outcome", "text"),
+    ],
+    indexes: &[
+        ("sqlite_autoindex_{name}_1", "unique (id)"),
+        ("{name}_unsettled", "(seq) where outcome is null"),
+        ("{name}_dedupe", "unique (namespace, topic, dedupe_key) where dedupe_key is not null"),
+        ("{name}_delivered", "(settled_at) where outcome = 'delivered'"),
+    ],
+    checks: &[
+        "{name}_id_check",
+        "{name}_times_check",
+        "{name}_topic_check",
+        "{name}_headers_check",
+        "{name}_json_check",
+        "{name}_payload_check",
+        "{name}_outcome_check",
+    ],
+};
+
+const BESIDE: Beside = Beside {
+    // Its key is the table's own, without an index.
+    lanes: Expected {
+        columns: &[
+            ("lane", "integer not null default"),
+            ("fence", "integer not null default"),
+            ("owner", "text"),
+            ("present", "integer not null default"),
+            ("leased_until", "integer"),
+            ("noted_seq", "integer"),
+        ],
+        indexes: &[],
+        checks: &[],
+    },
+    places: None,
+    relays: Expected {
+        columns: &[
+            ("relay", "text not null default"),
+            ("joined_at", "integer not null default"),
+            ("seen_at", "integer not null default"),
+            ("until", "integer not null"),
+        ],
+        indexes: &[("sqlite_autoindex_{name}_1", "unique (relay)")],
+        checks: &[],
+    },
+    parked: Expected {
+        columns: &[
+            ("position", "integer not null default"),
+            ("seq", "integer not null"),
+            ("id", "text not null"),
+            ("lane", "integer not null"),
+            ("topic", "text not null"),
+            ("key", "text not null"),
+            ("blocks", "integer not null"),
+            ("suspect", "integer not null default"),
+            ("attempts", "integer not null default"),
+            ("due", "integer"),
+            ("claimed", "integer"),
+            ("outcome", "text"),
+            ("last_error", "text"),
+            ("parked_at", "integer not null default"),
+            ("settled_at", "integer"),
+        ],
+        indexes: &[
+            ("sqlite_autoindex_{name}_1", "unique (seq)"),
+            ("{name}_key", "(key, position)"),
+            ("{name}_due", "(due, position) where due is not null and claimed is null"),
+            ("{name}_dead", "(id) where outcome = 'dead'"),
+        ],
+        checks: &["{name}_attempts_check", "{name}_outcome_check"],
+    },
+};
+
 async fn lock(
     connection: &mut SqliteConnection,
     table: &TableName,
-    known: &[Migration],
-) -> Result<Vec<Applied>> {
+    role: Role,
+) -> Result<(Family, Vec<Applied>)> {
     if !exists(connection, &table.sibling(migrate::LEDGER), table).await? {
         run(connection, table, migrate::ledger_sql(Dialect::Sqlite)).await?;
     }
-    let applied = applied(connection, table, known).await?;
-    refuse_newer(table, &applied, known)?;
-    Ok(applied)
+    let applied = applied(connection, table).await?;
+    let family = match recorded(table, role, &applied)? {
+        None => role.family(),
+        Some(family) => {
+            if let Role::Mode(_) = role {
+                refuse_mode(table, mode_of(connection, table, family).await?, role)?;
+            }
+            family
+        }
+    };
+    refuse_newer(table, &applied, migrations(Dialect::Sqlite, family))?;
+    Ok((family, applied))
 }
 
-async fn applied(
-    connection: &mut SqliteConnection,
-    table: &TableName,
-    known: &[Migration],
-) -> Result<Vec<Applied>> {
+/// What the ledger says of the table.
+async fn applied(connection: &mut SqliteConnection, table: &TableName) -> Result<Vec<Applied>> {
+    if !exists(connection, &table.sibling(migrate::LEDGER), table).await? {
+        return Ok(Vec::new());
+    }
     let rows = sqlx::query(AssertSqlSafe(render(Dialect::Sqlite, table, APPLIED)))
         .fetch_all(connection)
         .await
@@ -209,9 +323,28 @@ async fn applied(
         Ok(Applied { version: row.try_get(0)?, name: row.try_get(1)?, at: time_of(row.try_get(2)?)? })
     };
     let read = |row| read(row).map_err(|e| classify(e, table));
-    let applied = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-    refuse_other(table, &applied, known)?;
-    Ok(applied)
+    rows.iter().map(read).collect()
+}
+
+/// Of which mode a table of this family is: a stream's lanes are counted.
+async fn mode_of(connection: &mut SqliteConnection, table: &TableName, family: Family) -> Result<Mode> {
+    if family != Family::Stream {
+        return Ok(Mode::Queue);
+    }
+    let lanes = lanes(connection, table).await?;
+    stream_of(table, lanes)
+}
+
+/// How many lanes there are, if their table is there.
+async fn lanes(connection: &mut SqliteConnection, table: &TableName) -> Result<Option<i64>> {
+    if !exists(connection, &table.lanes_table(), table).await? {
+        return Ok(None);
+    }
+    sqlx::query_scalar(AssertSqlSafe(render(Dialect::Sqlite, table, LANES)))
+        .fetch_one(connection)
+        .await
+        .map(Some)
+        .map_err(|e| classify(e, table))
 }
 
 async fn exists(connection: &mut SqliteConnection, name: &TableName, table: &TableName) -> Result<bool> {

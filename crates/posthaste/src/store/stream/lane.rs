@@ -1,0 +1,52 @@
+//! Lanes: who owns which, and since when nobody does.
+
+use std::time::Duration;
+
+use crate::store::WorkerId;
+
+/// The right to read one lane and to write of it, until somebody else takes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hold {
+    /// The lane.
+    pub lane: u16,
+    /// Which ownership of it; it grows with every one.
+    pub fence: i64,
+}
+
+/// A relay that says it lives.
+#[derive(Debug, Clone)]
+pub struct Beat<'a> {
+    /// Its name.
+    pub relay: &'a WorkerId,
+    /// Whether the database knows its session under [`WorkerId::present`](super::super::WorkerId)'s name: then its
+    /// lanes are free as soon as that is gone.
+    pub present: bool,
+    /// The lanes that are to last.
+    pub holds: &'a [Hold],
+    /// How long, if it is not heard of again.
+    pub lease: Duration,
+}
+
+/// Who lives and how the lanes stand.
+#[derive(Debug, Clone, Default)]
+pub struct Council {
+    /// The names of the relays that live, in the order they came.
+    pub relays: Vec<String>,
+    /// Every lane.
+    pub lanes: Vec<LaneState>,
+}
+
+/// How a lane stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneState {
+    /// The lane.
+    pub lane: u16,
+    /// The ownership that is or was the last.
+    pub fence: i64,
+    /// Whose it is or was.
+    pub owner: Option<String>,
+    /// Whether its lease has ended, or it has no owner.
+    pub free: bool,
+    /// Whether the database knows that its owner's session is gone.
+    pub absent: bool,
+}

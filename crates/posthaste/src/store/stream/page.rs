@@ -1,0 +1,73 @@
+//! Pages: what a reader reads at once.
+
+use async_trait::async_trait;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::Hold;
+use crate::error::Result;
+use crate::event::Event;
+use crate::store::Keep;
+
+/// An event as it is read from a lane.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Its lane, and the right to it.
+    pub hold: Hold,
+    /// Its place in the table.
+    pub sequence: i64,
+    /// Its id.
+    pub id: Uuid,
+    /// Its topic, as far as it can be read.
+    pub topic: String,
+    /// When it was written, by the database's clock.
+    pub created_at: OffsetDateTime,
+    /// Whether it was to be delivered later than it was read.
+    pub delayed: bool,
+    /// Whether the lane's owner before had it under way when it ended uncleanly.
+    pub suspect: bool,
+    /// The event, or why it cannot be read.
+    pub event: std::result::Result<Event, String>,
+}
+
+/// Rows of some lanes in the order they are to be delivered.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// By which number the reader knows it; empty pages have none.
+    pub number: u64,
+    /// What is in it.
+    pub rows: Vec<Row>,
+    /// Lanes that turned out to be somebody else's; nothing of them is in the page.
+    pub lost: Vec<u16>,
+    /// Whether there may be more at once.
+    pub more: bool,
+}
+
+/// Reads lanes in order, from where they were left. It remembers what is under way: nothing is read twice by the same
+/// reader.
+#[async_trait]
+pub trait Reader: Send {
+    /// Begins to read these lanes.
+    async fn open(&mut self, holds: &[Hold]) -> Result<()>;
+
+    /// Reads no more of these, but remembers what is under way.
+    fn leave(&mut self, lanes: &[u16]);
+
+    /// Says that nothing of these lanes is under way, whatever of the pages it was in.
+    fn finished(&mut self, lanes: &[u16]);
+
+    /// Reads these no more; what was under way of them is forgotten.
+    fn close(&mut self, lanes: &[u16]);
+
+    /// The next rows, at most so many, with a note in the database that they are under way.
+    async fn read(&mut self, limit: u32) -> Result<Page>;
+
+    /// Says that these rows of pages were delivered, and which pages have nothing under way any more: all of their
+    /// rows were delivered or parked. Answers with the lanes that were refused because their fence is no longer the
+    /// holder's. Saying it twice does no harm.
+    async fn settle(&mut self, delivered: &[(Hold, i64)], pages: &[u64], keep: Keep) -> Result<Vec<u16>>;
+
+    /// Writes down how far everything is, so that nothing that is done would be repeated. Answers with the lanes that
+    /// were refused.
+    async fn flush(&mut self) -> Result<Vec<u16>>;
+}
