@@ -104,7 +104,7 @@ pub enum ErrorKind {
     DatabaseMissing,
     /// The table does not exist.
     TableMissing,
-    /// The table exists but is not as its migrations make it.
+    /// The table exists but is not as its migrations make it, or of another mode.
     SchemaMismatch,
     /// The table was migrated by a newer version of posthaste.
     SchemaTooNew {
@@ -177,7 +177,7 @@ impl ErrorKind {
                 "create it with `posthaste migrate up` (same --database and --table) or `outbox.migrate()`"
             }
             Self::SchemaMismatch => {
-                "compare it with `posthaste migrate validate`, then bring it up with `posthaste migrate up`"
+                "compare it with `posthaste migrate validate` (its mode is shown by `migrate status`), then bring it up with `posthaste migrate up`"
             }
             Self::SchemaTooNew { .. } => {
                 "use a version of posthaste at least as new as the one that migrated it"

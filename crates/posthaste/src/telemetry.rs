@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
+use crate::store::stream::LaneLag;
 use crate::store::{Stats, TableName};
 
 /// Events written, by table and topic; counted when written, so that a rollback leaves them counted.
@@ -42,6 +43,17 @@ pub const RELAY_LEADER: &str = "outbox_relay_leader";
 /// 1 where a sink rests because it is unavailable, by table and sink.
 pub const SINK_PAUSED: &str = "outbox_sink_paused";
 
+/// Lanes of a stream that this relay owns, by table.
+pub const LANES_OWNED: &str = "outbox_lanes_owned";
+/// Events of a lane that are not delivered yet and not parked, by table and lane; counted no further than a limit.
+pub const LANE_LAG: &str = "outbox_lane_lag";
+/// How long the oldest of them has been there, by table and lane.
+pub const LANE_LAG_SECONDS: &str = "outbox_lane_lag_seconds";
+/// Parked events of a stream, dead ones included, by table; counted no further than a limit.
+pub const PARKED: &str = "outbox_parked";
+/// Aggregates of a stream that wait for an operator, by table; counted no further than a limit.
+pub const BLOCKED: &str = "outbox_blocked_aggregates";
+
 /// Tells the installed recorder what each metric means. A program that installs one calls it once.
 pub fn describe() {
     describe_counter!(ENQUEUE_TOTAL, Unit::Count, "Events written to an outbox");
@@ -58,6 +70,11 @@ pub fn describe() {
     describe_gauge!(OLDEST_AGE, Unit::Seconds, "Age of the oldest undelivered event that is due");
     describe_gauge!(QUEUE_DEPTH, Unit::Count, "Events in the relay's memory, by queue");
     describe_gauge!(RELAY_LEADER, Unit::Count, "1 where this relay is the active one");
+    describe_gauge!(LANES_OWNED, Unit::Count, "Lanes of a stream that this relay owns");
+    describe_gauge!(LANE_LAG, Unit::Count, "Events of a lane not delivered yet, counted up to a limit");
+    describe_gauge!(LANE_LAG_SECONDS, Unit::Seconds, "Age of the oldest event of a lane not delivered yet");
+    describe_gauge!(PARKED, Unit::Count, "Parked events of a stream, counted up to a limit");
+    describe_gauge!(BLOCKED, Unit::Count, "Aggregates of a stream that wait for an operator");
     describe_gauge!(SINK_PAUSED, Unit::Count, "1 where a sink rests because it is unavailable");
 }
 
@@ -114,6 +131,22 @@ pub(crate) fn state(table: &Arc<str>, stats: &Stats) {
 
 pub(crate) fn depth(table: &Arc<str>, queue: &'static str, depth: usize) {
     gauge!(QUEUE_DEPTH, "table" => shared(table), "queue" => queue).set(depth as f64);
+}
+
+pub(crate) fn lanes(table: &Arc<str>, owned: usize) {
+    gauge!(LANES_OWNED, "table" => shared(table)).set(owned as f64);
+}
+
+/// How far the lanes are behind that one relay owns: of each lane, one says so.
+pub(crate) fn lag(table: &Arc<str>, lags: &[LaneLag], owned: &[u16]) {
+    for lag in lags.iter().filter(|lag| owned.contains(&lag.lane)) {
+        let labels = [("table", shared(table)), ("lane", lag.lane.to_string().into())];
+        gauge!(LANE_LAG, &labels).set(lag.events.n as f64);
+        gauge!(LANE_LAG_SECONDS, &labels).set(lag.age.unwrap_or(Duration::ZERO).as_secs_f64());
+    }
+    let sum = |of: fn(&LaneLag) -> u64| lags.iter().map(of).sum::<u64>() as f64;
+    gauge!(PARKED, "table" => shared(table)).set(sum(|lag| lag.parked.n));
+    gauge!(BLOCKED, "table" => shared(table)).set(sum(|lag| lag.blocked.n));
 }
 
 pub(crate) fn leader(table: &Arc<str>, leads: bool) {

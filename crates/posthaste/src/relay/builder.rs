@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::retry::{Random, RetryPolicy};
 use super::settings::Settings;
+use super::stream::OnDead;
 use super::{Connections, Plan, Relay};
 use crate::dispatch::{Intercepted, Interceptor, IntoRoutes, Route, Routes, Single, TopicMap};
 use crate::error::{Error, ErrorKind, Result};
@@ -207,7 +208,8 @@ impl RelayBuilder {
         self
     }
 
-    /// How long dead events are kept, instead of for ever.
+    /// How long dead events are kept, instead of for ever. In a stream an aggregate that waits for a dead event goes on
+    /// without it when it is deleted.
     pub fn dead_retention(mut self, retention: Duration) -> Self {
         self.settings.dead_retention = Some(retention);
         self
@@ -229,6 +231,26 @@ impl RelayBuilder {
     /// one waits four seconds first, so that the one before has surely ended.
     pub fn single_active(mut self) -> Self {
         self.settings.single_active = true;
+        self
+    }
+
+    /// How long the lanes of this relay are its own if it is not heard of: a relay of a stream that dies is replaced
+    /// after it, or sooner where the database knows that its session is gone.
+    pub fn lane_lease(mut self, lease: Duration) -> Self {
+        self.settings.lane_lease = lease;
+        self
+    }
+
+    /// What happens in a stream to later events of an aggregate when one of this topic has died; they wait for an
+    /// operator unless said otherwise.
+    pub fn on_dead(mut self, topic: impl Into<String>, on_dead: OnDead) -> Self {
+        self.settings.on_dead.insert(topic.into(), on_dead);
+        self
+    }
+
+    /// Events of this topic are in no order in a stream: they wait for nobody, and nobody for them.
+    pub fn unordered_topic(mut self, topic: impl Into<String>) -> Self {
+        self.settings.unordered.insert(topic.into());
         self
     }
 

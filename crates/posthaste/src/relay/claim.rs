@@ -22,11 +22,13 @@ use tokio::time::Instant;
 
 use super::breaker::Admission;
 use super::engine::Engine;
+use super::feed::{Fed, FedEvent, Said};
 use super::job::{Job, Note, Pass, Source};
+use super::order::Turn;
 use super::outage::{Doing, Pauses};
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::Delivery;
-use crate::store::{Buried, Claim, ClaimedBatch, Keep, Mark, Settlement, Topics};
+use crate::store::{Buried, Claim, Keep, Mark, Topics, Verdict};
 use crate::telemetry;
 
 /// After a wake-up, what commits within this time is claimed together with its cause.
@@ -57,6 +59,10 @@ pub(super) struct Claimer {
     epoch: Epoch,
     /// Whether the last claim left topics out because their routes have enough to do.
     crowded: bool,
+    /// Whether there is more at once, however little the last claim got.
+    more: bool,
+    /// Whether the last claim got nothing because it is not known yet what is this relay's to deliver.
+    unready: bool,
 }
 
 /// The last claim from the beginning.
@@ -94,6 +100,8 @@ impl Claimer {
             pass: None,
             epoch: Epoch::default(),
             crowded: false,
+            more: false,
+            unready: false,
         }
     }
 
@@ -161,10 +169,10 @@ impl Claimer {
                         () = tokio::time::sleep(self.engine.settings.poll.min(SWEEP)) => {}
                     }
                 }
-                Some(got) if got >= asked => self.hurry(),
+                Some(got) if got >= asked || self.more => self.hurry(),
                 Some(got) => {
                     // What a crowded route left out is still to be had.
-                    if !self.crowded {
+                    if !self.crowded && !self.unready {
                         self.pass = None;
                     }
                     if got > 0 {
@@ -206,6 +214,7 @@ impl Claimer {
                     self.swept = Some(Swept { at: now, took: now.elapsed() });
                 }
                 let got = batch.events.len() + batch.buried.len();
+                (self.more, self.unready) = (batch.more, batch.unready);
                 let full = got >= claim.limit as usize;
                 self.mark = match () {
                     // What was left out is soon to be claimed, and lies before this.
@@ -277,7 +286,7 @@ impl Claimer {
         slots
     }
 
-    async fn hand_on(&self, batch: ClaimedBatch, mut slots: OwnedSemaphorePermit, claimed: Instant) {
+    async fn hand_on(&self, batch: Fed, mut slots: OwnedSemaphorePermit, claimed: Instant) {
         if batch.events.is_empty() {
             return;
         }
@@ -295,7 +304,7 @@ impl Claimer {
                     delivery: Delivery {
                         sequence: claimed.lease.sequence(),
                         attempt: claimed.lease.attempt(),
-                        event: Arc::new(claimed.event),
+                        event: claimed.event,
                         table: Arc::clone(&engine.table),
                         created_at: claimed.created_at,
                         destination: None,
@@ -306,6 +315,7 @@ impl Claimer {
                     age: engine.age(claimed.created_at),
                     got,
                     pass: self.pass.clone(),
+                    turn: claimed.turn,
                     _part: None,
                     _epoch: Some(self.epoch.held.clone()),
                     _slot: slots.split(1)?,
@@ -368,12 +378,13 @@ impl Claimer {
 impl Engine {
     /// Claims, within the time that any call has. One that answers later has leased events and counted their attempts:
     /// they are given back.
-    async fn ask(self: &Arc<Self>, claim: Claim) -> Result<ClaimedBatch> {
+    async fn ask(self: &Arc<Self>, claim: Claim) -> Result<Fed> {
         let (answer, answered) = oneshot::channel();
         let engine = Arc::clone(self);
         tokio::spawn(async move {
             let latest = engine.settings.lease.max(LATEST);
-            let claimed = tokio::time::timeout(latest, engine.store.claim(&claim)).await;
+            let claimed = async { engine.feed().await?.claim(&claim).await };
+            let claimed = tokio::time::timeout(latest, claimed).await;
             let Ok(claimed) = claimed else { return };
             if let Err(Ok(late)) = answer.send(claimed) {
                 engine.give_back(late).await;
@@ -388,11 +399,18 @@ impl Engine {
         self.in_time(answer).await
     }
 
-    async fn give_back(&self, batch: ClaimedBatch) {
-        let released: Vec<Settlement> =
-            batch.events.into_iter().map(|claimed| Settlement::released(claimed.lease)).collect();
-        if let Err(error) = self.in_time(self.store.settle(&released, Keep::Delivered)).await {
-            tracing::warn!(table = %self.table, events = released.len(), %error, "a claim answered too late, and its events could not be given back; they come up again when their leases end");
+    async fn give_back(&self, fed: Fed) {
+        let verdict = Verdict::Released { after: Duration::ZERO };
+        fed.events.iter().filter_map(|event| event.turn.as_ref()).for_each(Turn::fail);
+        let settled = async {
+            let mut said = Vec::with_capacity(fed.events.len());
+            for FedEvent { lease, .. } in &fed.events {
+                said.push(Said { lease, verdict: &verdict, behind: false });
+            }
+            self.feed().await?.settle(&said, Keep::Delivered).await
+        };
+        if let Err(error) = self.in_time(settled).await {
+            tracing::warn!(table = %self.table, events = fed.events.len(), %error, "a claim answered too late, and its events could not be given back; they come up again when their leases end");
         }
     }
 }

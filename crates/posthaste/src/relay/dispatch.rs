@@ -9,7 +9,7 @@
 //! Each publish is a task of its own: a panic, a failure or a hang is that batch's and nobody else's. Where
 //! there are several routes, none takes more than three quarters of the workers.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,6 +23,8 @@ use super::breaker::Admission;
 use super::engine::{Engine, Way};
 use super::hot::Waiting;
 use super::job::{Job, Source};
+use super::line::{Admitted, Company, Lines};
+use super::order::{Key, Turn};
 use super::publish::{Answer, Answers, Broken, publish};
 use super::renew::Held;
 use super::verdict::Ending;
@@ -33,6 +35,12 @@ use crate::store::Verdict;
 
 /// How long what runs may go on when another relay has become the active one.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
+
+/// How long an event of an aggregate runs, or a route has more than its share, before those behind make way for others, if
+/// there is no room.
+const LONG: Duration = Duration::from_secs(1);
+/// How often to look for that.
+const LOOKS: Duration = Duration::from_millis(100);
 
 /// A job and how it ended, on its way to be settled.
 pub(super) struct Ended {
@@ -45,8 +53,12 @@ pub(super) struct Dispatcher {
     lanes: Vec<Lane>,
     running: JoinSet<Answers>,
     batches: HashMap<Id, Batch>,
+    /// Events of a stream that wait for one of their aggregate.
+    lines: Lines,
     /// Which lane begins the next round, so that none is always last.
     first: usize,
+    /// Since when nothing more fits into memory.
+    full_since: Option<Instant>,
     workers: usize,
     settle: mpsc::Sender<Vec<Ended>>,
 }
@@ -57,6 +69,8 @@ struct Lane {
     running: usize,
     most: usize,
     batch: usize,
+    /// How many events are in those publishes.
+    events: usize,
 }
 
 /// The events of one publish; kept here, so that a panic does not take them along.
@@ -81,9 +95,20 @@ impl Dispatcher {
                 running: 0,
                 most: concurrency(way).min(share),
                 batch: limit(way).min(engine.settings.batch),
+                events: 0,
             })
             .collect();
-        Self { engine, lanes, running: JoinSet::new(), batches: HashMap::new(), first: 0, workers, settle }
+        Self {
+            engine,
+            lanes,
+            running: JoinSet::new(),
+            batches: HashMap::new(),
+            lines: Lines::default(),
+            first: 0,
+            full_since: None,
+            workers,
+            settle,
+        }
     }
 
     /// Dispatches until the relay stops and all that runs has ended or the drain timeout has passed.
@@ -95,6 +120,8 @@ impl Dispatcher {
         let mut state = self.engine.control.watch();
         let mut breakers = self.engine.breakers_changed.subscribe();
         let mut was_leading = true;
+        let mut looks = tokio::time::interval(LOOKS);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let now = *state.borrow_and_update();
             if now.stopping {
@@ -116,6 +143,7 @@ impl Dispatcher {
                     self.take(vec![job]).await;
                 }
                 Some(ended) = self.running.join_next_with_id() => self.end(ended).await,
+                _ = looks.tick(), if self.engine.depths.waiting() > 0 => self.make_room().await,
                 _ = state.changed() => {}
                 _ = breakers.changed() => {}
             }
@@ -183,26 +211,29 @@ impl Dispatcher {
             age: Duration::ZERO,
             got: committed,
             pass: None,
+            turn: None,
             _part: None,
             _epoch: None,
             _slot: slot,
         })
     }
 
-    /// Puts jobs into their lanes; those without a route are dead at once.
+    /// Puts jobs into their lanes, or their lines; those without a route are dead in their turn.
     async fn take(&mut self, jobs: Vec<Job>) {
         let mut ended = Vec::new();
         for job in jobs {
+            let keeps_order = job.way().is_some_and(|lane| self.keeps_order(lane));
+            let Some(job) = self.lines.enter(job, keeps_order) else { continue };
             match job.lane.clone() {
                 Ok(lane) => self.lanes[lane].waiting.push(job),
-                Err(outcome) => {
-                    self.engine.left_queue(&[&job]);
-                    let ending = self.engine.judge(&job.delivery, outcome, Duration::ZERO, Duration::ZERO);
-                    ended.push(Ended { job, ending });
-                }
+                Err(outcome) => ended.append(&mut self.end_nowhere(job, outcome)),
             }
         }
         self.settle(ended).await;
+    }
+
+    fn keeps_order(&self, lane: usize) -> bool {
+        self.engine.ways[lane].route.sink.keeps_order()
     }
 
     /// Starts as many publishes as there are workers for.
@@ -222,21 +253,50 @@ impl Dispatcher {
     /// Starts a publish of this lane, if it has any to start; whether it did.
     async fn start_one(&mut self, at: usize) -> bool {
         let lane = &mut self.lanes[at];
-        if lane.waiting.is_empty() || lane.running >= lane.most {
+        // Of a stream's events all come up, whatever their routes have to do: some wait, and can make room for others.
+        let room = match self.engine.is_stream() && self.engine.ways.len() > 1 {
+            true => self.engine.share().saturating_sub(lane.events),
+            false => usize::MAX,
+        };
+        if lane.waiting.is_empty() || lane.running >= lane.most || room == 0 {
             return false;
         }
         let (most, probing) = match self.engine.ways[at].breaker.admit() {
-            Admission::All => (lane.batch, false),
+            Admission::All => (lane.batch.min(room), false),
             Admission::Probe => (1, true),
             Admission::After(left) => {
                 let jobs = lane.waiting.take_all();
+                let jobs = jobs.into_iter().flat_map(|job| self.lines.hand_back(job)).collect();
                 self.hand_back(jobs, left).await;
                 return false;
             }
         };
-        let jobs = lane.waiting.next_batch(most);
-        lane.running += 1;
+        let mut company = Company::new(self.engine.ways[at].route.sink.keeps_order());
+        let mut behind = Vec::new();
+        let lines = &mut self.lines;
+        let jobs = lane.waiting.next_batch(most, |job| match lines.admit(job, &mut company) {
+            Admitted::Runs(job) => Some(job),
+            Admitted::Behind(job) => {
+                behind.push(job);
+                None
+            }
+            Admitted::Waits => None,
+        });
+        lane.running += usize::from(!jobs.is_empty());
+        lane.events += jobs.len();
         self.engine.left_queue(&jobs.iter().collect::<Vec<_>>());
+        for key in keys_of(&behind) {
+            if !self.lines.is_running(key) {
+                behind.append(&mut self.all_that_waits_of(key));
+            }
+        }
+        self.settle_behind(behind).await;
+        if jobs.is_empty() {
+            if probing {
+                self.engine.ways[at].breaker.forget_probe();
+            }
+            return !self.lanes[at].waiting.is_empty();
+        }
         self.engine.depths.running.fetch_add(jobs.len(), Ordering::Relaxed);
         let deliveries: Vec<Delivery> = jobs.iter().map(|job| job.delivery.clone()).collect();
         let held: Vec<Arc<Held>> = jobs.iter().map(|job| Arc::clone(&job.held)).collect();
@@ -256,6 +316,7 @@ impl Dispatcher {
         let Some(Batch { lane, jobs, started, probing }) = self.batches.remove(&id) else { return };
         let took = started.elapsed();
         self.lanes[lane].running -= 1;
+        self.lanes[lane].events -= jobs.len();
         self.engine.depths.running.fetch_sub(jobs.len(), Ordering::Relaxed);
         let way = &self.engine.ways[lane];
         match answers {
@@ -264,14 +325,27 @@ impl Dispatcher {
                 // The only route's events keep their place, but for the probe, which may be what fails it.
                 let aside = probing || self.lanes.len() > 1;
                 let aside = if aside { way.breaker.left() } else { Duration::ZERO };
+                let keys = keys_of(&jobs);
                 let mut done = Vec::with_capacity(jobs.len());
                 for (job, answer) in jobs.into_iter().zip(answers) {
+                    let answer = match answer {
+                        // Not tried, as far as the sink keeps its word: it stands behind one that failed.
+                        Answer::Said(outcome) if outcome != Outcome::Delivered && job.is_behind() => {
+                            done.push(Ended { job, ending: Ending::behind() });
+                            continue;
+                        }
+                        answer => answer,
+                    };
                     match answer {
                         Answer::Said(outcome) => {
                             let ending = self.engine.judge(&job.delivery, outcome, took, aside);
+                            if ending.verdict != Verdict::Delivered {
+                                job.fail();
+                            }
                             done.push(Ended { job, ending });
                         }
                         Answer::NotStarted if job.held.is_lost() => {
+                            job.fail();
                             self.engine.lose(
                                 &job,
                                 "its lease was lost before it started: another worker delivers it",
@@ -280,10 +354,12 @@ impl Dispatcher {
                         }
                         // Its lease could not be renewed: nothing was done, and no attempt is spent.
                         Answer::NotStarted => {
+                            job.fail();
                             done.push(Ended { job, ending: Ending::handed_back(Duration::ZERO) });
                         }
                     }
                 }
+                done.append(&mut self.call_next(keys));
                 self.settle(done).await;
             }
             Some(Err(broken)) => {
@@ -337,22 +413,28 @@ impl Dispatcher {
             for mut job in jobs.into_iter().rev() {
                 job.company = company;
                 self.engine.joined_queue(&job);
+                self.lines.call_again(&job);
                 self.lanes[lane].waiting.push_front(job);
             }
             return;
         }
-        let ended = jobs.into_iter().map(|job| {
+        let keys = keys_of(&jobs);
+        let mut ended: Vec<Ended> = Vec::new();
+        for job in jobs {
             let outcome = Outcome::Retry { after: None, error: broken.text() };
             let ending = self.engine.judge(&job.delivery, outcome, took, Duration::ZERO);
-            Ended { job, ending }
-        });
-        let ended = ended.collect();
+            job.fail();
+            ended.push(Ended { job, ending });
+        }
+        ended.append(&mut self.call_next(keys));
         self.settle(ended).await;
     }
 
     /// Stopped by us: it had begun, so the attempt counts.
     async fn interrupted(&mut self, jobs: Vec<Job>, took: Duration) {
+        let keys = keys_of(&jobs);
         let ended = jobs.into_iter().map(|job| {
+            job.fail();
             let error = format!("interrupted after {took:.1?}: the relay stopped before it was done");
             let outcome = Outcome::Retry { after: Some(Duration::ZERO), error };
             let mut ending = self.engine.judge(&job.delivery, outcome, took, Duration::ZERO);
@@ -363,17 +445,103 @@ impl Dispatcher {
             }
             Ended { job, ending }
         });
-        let ended = ended.collect();
+        let mut ended: Vec<Ended> = ended.collect();
+        ended.append(&mut self.call_next(keys));
         self.settle(ended).await;
     }
 
+    /// What has no route comes to this.
+    fn end_nowhere(&mut self, job: Job, outcome: Outcome) -> Vec<Ended> {
+        self.engine.left_queue(&[&job]);
+        self.lines.leave(&job);
+        let keys = keys_of(std::slice::from_ref(&job));
+        let ending = match job.is_behind() {
+            true => Ending::behind(),
+            false => self.engine.judge(&job.delivery, outcome, Duration::ZERO, Duration::ZERO),
+        };
+        job.fail();
+        let mut ended = vec![Ended { job, ending }];
+        ended.append(&mut self.call_next(keys));
+        ended
+    }
+
+    /// Publishes of these aggregates have ended: the next of each are called, or, where one was not delivered, all that
+    /// is under way behind it is parked.
+    fn call_next(&mut self, keys: HashSet<Key>) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        for key in keys {
+            let ways = &self.engine.ways;
+            let keeps_order = |lane: usize| ways[lane].route.sink.keeps_order();
+            let mut called = self.lines.call(key, self.engine.settings.batch, keeps_order);
+            if called.first().is_some_and(Job::is_behind) {
+                called.append(&mut self.all_that_waits_of(key));
+                self.engine.left_queue(&called.iter().collect::<Vec<_>>());
+                ended.extend(called.into_iter().map(|job| Ended { job, ending: Ending::behind() }));
+                continue;
+            }
+            for job in called.into_iter().rev() {
+                match job.lane.clone() {
+                    Ok(lane) => self.lanes[lane].waiting.push_front(job),
+                    Err(outcome) => ended.append(&mut self.end_nowhere(job, outcome)),
+                }
+            }
+        }
+        ended
+    }
+
+    /// Everything of an aggregate that has not begun.
+    fn all_that_waits_of(&mut self, key: Key) -> Vec<Job> {
+        let is_of_it = |job: &Job| job.turn.as_ref().is_some_and(|turn| turn.key() == key);
+        let mut waits = self.lines.empty(key);
+        waits.extend(self.lanes.iter_mut().flat_map(|lane| lane.waiting.take_if(is_of_it)));
+        waits
+    }
+
+    /// Where nothing more has fitted into memory for a while, what cannot run soon makes way for others: events that stand
+    /// behind one that takes long are parked behind it, and of several routes each keeps its share. A queue's claims leave
+    /// out what is not wanted; a stream is read in order.
+    async fn make_room(&mut self) {
+        if !self.engine.is_stream() || !self.engine.slots.are_short(self.engine.claim_limit()) {
+            self.full_since = None;
+            return;
+        }
+        let slow: HashSet<Key> = self
+            .batches
+            .values()
+            .filter(|batch| batch.started.elapsed() >= LONG)
+            .flat_map(|batch| keys_of(&batch.jobs))
+            .collect();
+        let behind: Vec<Job> = slow.into_iter().flat_map(|key| self.all_that_waits_of(key)).collect();
+        self.settle_behind(behind).await;
+        if self.full_since.get_or_insert_with(Instant::now).elapsed() >= LONG && self.lanes.len() > 1 {
+            let share = self.engine.share();
+            let beyond: Vec<Job> =
+                self.lanes.iter_mut().flat_map(|lane| lane.waiting.take_beyond(share)).collect();
+            // Nothing of an aggregate stays that would come before.
+            let keys = keys_of(&beyond).into_iter().flat_map(|key| self.all_that_waits_of(key));
+            let jobs: Vec<Job> = keys.collect::<Vec<_>>().into_iter().chain(beyond).collect();
+            let jobs = jobs.into_iter().flat_map(|job| self.lines.hand_back(job)).collect();
+            self.hand_back(jobs, LONG).await;
+        }
+    }
+
+    /// These are not dispatched because of one before them.
+    async fn settle_behind(&self, behind: Vec<Job>) {
+        self.engine.left_queue(&behind.iter().collect::<Vec<_>>());
+        behind.iter().for_each(Job::fail);
+        self.settle(behind.into_iter().map(|job| Ended { job, ending: Ending::behind() }).collect()).await;
+    }
+
+    /// What waits is handed back; of aggregates of which something runs, only when that has ended.
     async fn hand_back_waiting(&mut self) {
         let waiting: Vec<Job> = self.lanes.iter_mut().flat_map(|lane| lane.waiting.take_all()).collect();
-        self.hand_back(waiting, Duration::ZERO).await;
+        let free = waiting.into_iter().flat_map(|job| self.lines.hand_back(job)).collect();
+        self.hand_back(free, Duration::ZERO).await;
     }
 
     async fn hand_back(&self, jobs: Vec<Job>, after: Duration) {
         self.engine.left_queue(&jobs.iter().collect::<Vec<_>>());
+        jobs.iter().for_each(Job::fail);
         // The only route's events keep their place: nobody claims them before it works again.
         let after = if self.lanes.len() > 1 { after } else { Duration::ZERO };
         self.settle(jobs.into_iter().map(|job| Ended { job, ending: Ending::handed_back(after) }).collect())
@@ -401,6 +569,11 @@ impl Dispatcher {
             let _ = self.settle.send(ended).await;
         }
     }
+}
+
+/// The aggregates that these are of.
+fn keys_of(jobs: &[Job]) -> HashSet<Key> {
+    jobs.iter().filter_map(|job| job.turn.as_ref()).map(Turn::key).collect()
 }
 
 impl Engine {

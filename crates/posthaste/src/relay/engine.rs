@@ -7,15 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use time::OffsetDateTime;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OnceCell, watch};
 
 use super::breaker::{Admission, Breaker};
 use super::control::Control;
+use super::feed::Feed;
 use super::job::{Pass, Source};
 use super::outage::Outage;
 use super::renew::Leases;
 use super::settings::Settings;
 use super::slots::Slots;
+use super::stream::StreamFeed;
 use crate::dispatch::{Route, Routes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -26,6 +28,8 @@ use crate::store::{AttemptLimits, Store, Topics, WorkerId};
 pub(super) struct Engine {
     pub(super) table: Arc<str>,
     pub(super) store: Arc<dyn Store>,
+    /// Where events come from, once it is known whether the table is a queue or a stream.
+    feed: OnceCell<Feed>,
     pub(super) settings: Settings,
     pub(super) attempts: AttemptLimits,
     pub(super) routes: Arc<dyn Routes>,
@@ -40,12 +44,16 @@ pub(super) struct Engine {
     pub(super) behind: watch::Sender<bool>,
     /// Something is to be claimed.
     pub(super) wake: Arc<Notify>,
+    /// Lanes may be free, or are to be given up.
+    pub(super) lanes_wake: Notify,
     /// A breaker opened or closed.
     pub(super) breakers_changed: Arc<watch::Sender<()>>,
     /// The pass that `run_once` asks for.
     pub(super) pass: Mutex<Option<Pass>>,
     pub(super) depths: Depths,
     pub(super) tally: Tally,
+    /// The name it has without a session.
+    plain_worker: WorkerId,
     worker: RwLock<WorkerId>,
     hot: Arc<HotQueue>,
     gate: Mutex<()>,
@@ -177,6 +185,9 @@ impl Engine {
             stands_by: AtomicBool::new(false),
             behind: watch::Sender::new(false),
             wake,
+            lanes_wake: Notify::new(),
+            feed: OnceCell::new(),
+            plain_worker: worker.clone(),
             breakers_changed,
             pass: Mutex::new(pass),
             depths: Depths::default(),
@@ -192,6 +203,36 @@ impl Engine {
         };
         engine.open_or_close_gate();
         engine
+    }
+
+    /// Where events come from. Asks the database until it has said whether the table is a queue or a stream.
+    pub(super) async fn feed(&self) -> Result<&Feed> {
+        let ask = || async {
+            let stream = self.in_time(self.store.stream()).await?;
+            Ok(match stream {
+                None => Feed::Queue(Arc::clone(&self.store)),
+                Some(stream) => {
+                    let (table, worker) = (Arc::clone(&self.table), self.plain_worker.clone());
+                    Feed::Stream(Arc::new(StreamFeed::new(table, stream, worker, &self.settings)))
+                }
+            })
+        };
+        if self.feed.initialized() {
+            return self.feed.get_or_try_init(ask).await;
+        }
+        let feed = self.feed.get_or_try_init(ask).await?;
+        self.open_or_close_gate();
+        Ok(feed)
+    }
+
+    /// Whether events may be dispatched now, as far as this process knows without asking.
+    pub(super) fn may_dispatch(&self) -> bool {
+        self.feed.get().is_none_or(Feed::may_dispatch)
+    }
+
+    /// The lanes it owns, of a stream.
+    pub(super) fn lanes(&self) -> Vec<u16> {
+        self.feed.get().and_then(Feed::stream).map(|feed| feed.lanes()).unwrap_or_default()
     }
 
     /// Under which name events are leased now.
@@ -304,13 +345,21 @@ impl Engine {
         self.control.change(|state| state.stopping = true);
         self.open_or_close_gate();
         self.wake.notify_one();
+        self.lanes_wake.notify_one();
+    }
+
+    /// Whether its table is a stream, as far as is known.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.feed.get(), Some(Feed::Stream(_)))
     }
 
     /// Lets the hot path take events only while they would be dispatched at once.
     pub(super) fn open_or_close_gate(&self) {
         // Who decides last must also be who says so last.
         let _one = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        self.hot.set_open(self.control.now().works() && self.admission() == Admission::All);
+        // In a stream nothing goes past what was committed before it: there it is only a wake-up.
+        let is_queue = matches!(self.feed.get(), Some(Feed::Queue(_)));
+        self.hot.set_open(is_queue && self.control.now().works() && self.admission() == Admission::All);
     }
 
     /// A tenant as the log shows it.

@@ -36,8 +36,9 @@ impl Waiting {
         self.hot.is_empty() && self.claimed.is_empty()
     }
 
-    /// The next up to `most` that go together, none of them in a larger batch than it may be part of.
-    pub(super) fn next_batch(&mut self, most: usize) -> Vec<Job> {
+    /// The next up to `most` that go together, none of them in a larger batch than it may be part of; what `admit` keeps
+    /// is not among them.
+    pub(super) fn next_batch(&mut self, most: usize, mut admit: impl FnMut(Job) -> Option<Job>) -> Vec<Job> {
         let mut batch = Vec::new();
         let mut most = most.max(1);
         while let Some(queue) = self.whose_turn() {
@@ -45,10 +46,22 @@ impl Waiting {
             if batch.len() >= most {
                 break;
             }
-            batch.extend(queue.pop_front());
+            batch.extend(queue.pop_front().and_then(&mut admit));
             self.turn = (self.turn + 1) % TURNS;
         }
         batch
+    }
+
+    /// Those that fit, in their order.
+    pub(super) fn take_if(&mut self, fits: impl Fn(&Job) -> bool) -> Vec<Job> {
+        let (taken, rest): (Vec<Job>, Vec<Job>) = self.claimed.drain(..).partition(|job| fits(job));
+        self.claimed = rest.into();
+        taken
+    }
+
+    /// All but the first so many of those that were claimed.
+    pub(super) fn take_beyond(&mut self, kept: usize) -> VecDeque<Job> {
+        self.claimed.split_off(kept.min(self.claimed.len()))
     }
 
     /// Everything, in no order of turns.

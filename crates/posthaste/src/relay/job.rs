@@ -10,6 +10,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use super::engine::Engine;
+use super::order::Turn;
 use super::renew::Held;
 use crate::dispatch::no_route;
 use crate::error::Error;
@@ -28,6 +29,8 @@ pub(super) struct Job {
     pub(super) age: Duration,
     pub(super) got: Instant,
     pub(super) pass: Option<Pass>,
+    /// Its place among those of its aggregate, where they are in order.
+    pub(super) turn: Option<Turn>,
     /// Its part of what its route has claimed.
     pub(super) _part: Option<Part>,
     /// While it is held, a pass that began after it is not over.
@@ -49,6 +52,25 @@ impl Job {
     /// batch, goes by itself.
     pub(super) fn largest_batch(&self) -> usize {
         if self.delivery.attempt > 1 { 1 } else { self.company }
+    }
+}
+
+impl Job {
+    /// The index of its route, if it has one.
+    pub(super) fn way(&self) -> Option<usize> {
+        self.lane.as_ref().ok().copied()
+    }
+
+    /// It is not delivered: what comes behind it of its aggregate waits.
+    pub(super) fn fail(&self) {
+        if let Some(turn) = &self.turn {
+            turn.fail();
+        }
+    }
+
+    /// Whether one before it of its aggregate was not delivered.
+    pub(super) fn is_behind(&self) -> bool {
+        self.turn.as_ref().is_some_and(Turn::is_behind)
     }
 }
 

@@ -11,6 +11,9 @@
 //! |---|---|
 //! | `builder.rs`, `settings.rs` | what a relay is told, and what it refuses |
 //! | `claim.rs` | leases as many events as there are slots (`slots.rs`) |
+//! | `feed.rs`, `stream.rs` | where events come from: a queue's rows, or a stream's lanes |
+//! | `lanes.rs` | which lanes this relay owns |
+//! | `order.rs`, `line.rs` | events of one aggregate take turns |
 //! | `hot.rs` | shares the workers between hot and claimed events |
 //! | `dispatch.rs`, `publish.rs` | gives events to sinks, many at a time, each batch a task of its own |
 //! | `verdict.rs`, `retry.rs` | what an answer comes to: delays and attempts |
@@ -32,8 +35,12 @@ mod claim;
 mod control;
 mod dispatch;
 mod engine;
+mod feed;
 mod hot;
 mod job;
+mod lanes;
+mod line;
+mod order;
 mod orphans;
 mod outage;
 mod presence;
@@ -45,6 +52,7 @@ mod settings;
 mod settle;
 mod slots;
 mod stats;
+mod stream;
 mod verdict;
 mod wake;
 
@@ -67,6 +75,7 @@ use job::{Note, Pass};
 use outage::Doing;
 pub use retry::{Backoff, Random, RetryPolicy};
 use settings::Settings;
+pub use stream::OnDead;
 
 /// How long the last settlements may take once everything that ran has ended: with the database gone, they
 /// are left to their leases.
@@ -171,6 +180,8 @@ pub struct RelayStatus {
     pub leading: bool,
     /// Under which name it leases events.
     pub worker: Option<String>,
+    /// The lanes of a stream that it owns.
+    pub lanes: Vec<u16>,
     /// Events straight from their commit that wait.
     pub hot: usize,
     /// Claimed events that wait.
@@ -312,6 +323,7 @@ impl Relay {
             }
             run.engine.open_or_close_gate();
             run.engine.wake.notify_one();
+            run.engine.lanes_wake.notify_one();
         }
     }
 
@@ -356,6 +368,7 @@ impl Relay {
             paused,
             leading: engine.control.now().leading,
             worker: Some(engine.worker().to_string()),
+            lanes: engine.lanes(),
             hot: load(&engine.depths.hot),
             claimed: load(&engine.depths.claimed),
             dispatching: load(&engine.depths.running),
@@ -373,7 +386,10 @@ impl Relay {
 /// Whether the table can be worked on. A connection of its own is tried first: it says at once why there is none.
 async fn reach(store: &dyn Store) -> Result<()> {
     store.session(&WorkerId::unique()).await?.close().await;
-    store.stats(1).await.map(drop)
+    match store.stream().await? {
+        Some(stream) => stream.has_parked(&[]).await.map(drop),
+        None => store.stats(1).await.map(drop),
+    }
 }
 
 impl Inner {
@@ -427,7 +443,11 @@ impl Plan {
             if let Err(error) = stats::measure_skew(&engine).await {
                 engine.outage.say(Doing::Measuring, &error);
             }
+            if let Err(error) = engine.feed().await {
+                engine.outage.say(Doing::Claiming, &error);
+            }
         }
+        let keeper = if reached { lanes::begin(&engine).await } else { None };
         let (jobs, claimed) = mpsc::channel(4);
         // Every batch on its way has an event with a slot in it, so that the dispatcher never waits here.
         let most = self.settings.capacity(engine.ways.len()).saturating_add(self.settings.hot);
@@ -443,6 +463,7 @@ impl Plan {
         beside.spawn(orphans::run(Arc::clone(&engine)));
         beside.spawn(purge::run(Arc::clone(&engine)));
         beside.spawn(stats::run(Arc::clone(&engine)));
+        let owning = tokio::spawn(lanes::run(Arc::clone(&engine), keeper, is_drained.clone()));
         let presence = tokio::spawn(presence::run(Arc::clone(&engine), worker.clone(), is_drained));
         self.gate.attach(&hot);
         let routes: Vec<&str> = engine.ways.iter().map(|way| &*way.route.name).collect();
@@ -453,6 +474,7 @@ impl Plan {
             hot,
             pipeline,
             beside,
+            owning,
             presence,
             drained,
         };
@@ -467,6 +489,7 @@ struct Supervisor {
     hot: Arc<HotQueue>,
     pipeline: JoinSet<()>,
     beside: JoinSet<()>,
+    owning: JoinHandle<()>,
     presence: JoinHandle<()>,
     drained: watch::Sender<bool>,
 }
@@ -495,10 +518,12 @@ impl Supervisor {
         // Nothing that may be in the middle of a statement is cancelled while there is hope that it ends.
         let ended = async {
             while self.beside.join_next().await.is_some() {}
+            let _ = (&mut self.owning).await;
             let _ = (&mut self.presence).await;
         };
         if tokio::time::timeout(LAST_WRITES, ended).await.is_err() {
             self.beside.abort_all();
+            self.owning.abort();
             self.presence.abort();
         }
         telemetry::leader(&self.engine.table, false);

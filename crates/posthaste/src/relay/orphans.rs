@@ -23,6 +23,10 @@ const ABSENCE: Duration = Duration::from_secs(8);
 pub(super) async fn run(engine: Arc<Engine>) {
     let mut absent = HashMap::new();
     while engine.control.sleep(EVERY).await {
+        // A stream has no leases but those of its lanes.
+        if engine.feed().await.is_ok_and(|feed| feed.stream().is_some()) {
+            return;
+        }
         match look(&engine, &mut absent).await {
             Ok((workers, leases)) => {
                 engine.outage.over(Doing::EndingOrphans);

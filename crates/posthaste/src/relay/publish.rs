@@ -80,7 +80,8 @@ async fn startable(engine: &Arc<Engine>, held: &[Arc<Held>], timeout: Duration) 
         });
         let _ = renewed.await;
     }
-    held.iter().map(|held| engine.leases.lasts(held, timeout) && !held.is_lost()).collect()
+    let may = engine.may_dispatch();
+    held.iter().map(|held| may && engine.leases.lasts(held, timeout) && !held.is_lost()).collect()
 }
 
 async fn answers_of(

@@ -1,9 +1,11 @@
 //! The relay's settings, and which of them cannot work together.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::retry::{Random, Retries, SystemRandom};
+use super::stream::OnDead;
 use crate::dispatch::TopicMap;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::TableName;
@@ -29,6 +31,9 @@ pub(super) struct Settings {
     pub(super) retries: Retries,
     pub(super) random: Arc<dyn Random>,
     pub(super) topics: Option<TopicMap>,
+    pub(super) lane_lease: Duration,
+    pub(super) on_dead: HashMap<String, OnDead>,
+    pub(super) unordered: HashSet<String>,
 }
 
 impl Default for Settings {
@@ -52,6 +57,9 @@ impl Default for Settings {
             retries: Retries::default(),
             random: Arc::new(SystemRandom),
             topics: None,
+            lane_lease: Duration::from_secs(10),
+            on_dead: HashMap::new(),
+            unordered: HashSet::new(),
         }
     }
 }
@@ -88,6 +96,7 @@ impl Settings {
             ("first probe", self.probe.0),
             ("purge interval", self.purge_every),
             ("stats interval", self.stats_every),
+            ("lane lease", self.lane_lease),
         ];
         if let Some((name, _)) = durations.iter().find(|(_, value)| value.is_zero()) {
             return refuse(format!("the {name} is 0"));

@@ -17,11 +17,12 @@ use uuid::Uuid;
 
 use super::dispatch::Ended;
 use super::engine::Engine;
+use super::feed::Said;
 use super::job::{Job, Note};
 use super::outage::{Doing, Pauses};
 use super::verdict::Ending;
 use crate::error::{Error, ErrorKind};
-use crate::store::{Keep, Settled, Settlement, Verdict};
+use crate::store::{Keep, Settled, Verdict};
 use crate::telemetry;
 
 /// How long the first of a batch waits for others.
@@ -83,8 +84,11 @@ impl Settler {
         };
         let mut refusals = 0;
         loop {
-            let settlements: Vec<Settlement> = batch.iter().map(settlement).collect();
-            match self.engine.in_time(self.engine.store.settle(&settlements, keep)).await {
+            let settled = async {
+                let said: Vec<Said<'_>> = batch.iter().map(said).collect();
+                self.engine.feed().await?.settle(&said, keep).await
+            };
+            match self.engine.in_time(settled).await {
                 Ok(settled) => {
                     self.engine.behind.send_replace(false);
                     self.engine.outage.over(Doing::Settling);
@@ -98,7 +102,7 @@ impl Settler {
                     return busy;
                 }
                 Err(error) if may_be_about_one_row(&error) && refusals == REFUSALS => {
-                    self.give_up(batch, &error);
+                    self.give_up(batch, &error).await;
                     return Vec::new();
                 }
                 Err(error) => {
@@ -113,7 +117,7 @@ impl Settler {
     }
 
     /// The database refuses to write this, and nothing else is to wait for it.
-    fn give_up(&self, batch: Vec<Ended>, error: &Error) {
+    async fn give_up(&self, batch: Vec<Ended>, error: &Error) {
         self.engine.behind.send_replace(false);
         self.engine.depths.settling.fetch_sub(batch.len(), Ordering::Relaxed);
         self.engine.tally.refused.fetch_add(batch.len(), Ordering::Relaxed);
@@ -127,6 +131,11 @@ impl Settler {
                 sequence = job.delivery.sequence, attempt = job.delivery.attempt, %error,
                 "the database refuses to settle an event; it comes up again when its lease ends"
             );
+        }
+        if let Ok(feed) = self.engine.feed().await
+            && let Some(stream) = feed.stream()
+        {
+            stream.abandon(&batch.iter().map(|ended| &ended.job.held.lease).collect::<Vec<_>>()).await;
         }
         drop(batch);
         self.engine.slots.tell();
@@ -181,8 +190,8 @@ fn may_be_about_one_row(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Constraint | ErrorKind::Database)
 }
 
-fn settlement(ended: &Ended) -> Settlement {
-    Settlement { lease: ended.job.held.lease.clone(), verdict: ended.ending.verdict.clone() }
+fn said(ended: &Ended) -> Said<'_> {
+    Said { lease: &ended.job.held.lease, verdict: &ended.ending.verdict, behind: ended.ending.behind }
 }
 
 impl Engine {

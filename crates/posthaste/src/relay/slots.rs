@@ -32,6 +32,11 @@ impl Slots {
         }
     }
 
+    /// Whether a claim of up to `most` waits for more to be free.
+    pub(super) fn are_short(&self, most: usize) -> bool {
+        self.free.available_permits() < most.div_ceil(2)
+    }
+
     /// Says that slots have been given back, or that nothing waits any more.
     pub(super) fn tell(&self) {
         self.freed.notify_one();

@@ -42,6 +42,10 @@ async fn look(engine: &Engine) -> Result<()> {
     }
     measure_skew(engine).await?;
     telemetry::state(&engine.table, &engine.in_time(engine.store.stats(CAP)).await?);
+    if let Some(feed) = engine.feed().await?.stream() {
+        let lags = engine.in_time(feed.stream().lag(CAP)).await?;
+        telemetry::lag(&engine.table, &lags, &feed.lanes());
+    }
     Ok(())
 }
 

@@ -25,12 +25,20 @@ pub(super) struct Ending {
     pub(super) took: Duration,
     /// Whether it was cut short when the relay stopped.
     pub(super) interrupted: bool,
+    /// Whether it was not dispatched because one before it of its aggregate was not delivered.
+    pub(super) behind: bool,
 }
 
 impl Ending {
     /// Never started, or stopped through no fault of its own: the attempt does not count.
     pub(super) fn handed_back(after: Duration) -> Self {
-        Self { verdict: Verdict::Released { after }, result: None, took: Duration::ZERO, interrupted: false }
+        let verdict = Verdict::Released { after };
+        Self { verdict, result: None, took: Duration::ZERO, interrupted: false, behind: false }
+    }
+
+    /// Not dispatched because one before it of its aggregate was not delivered.
+    pub(super) fn behind() -> Self {
+        Self { behind: true, ..Self::handed_back(Duration::ZERO) }
     }
 }
 
@@ -56,7 +64,7 @@ impl Engine {
                 }
             }
         };
-        Ending { verdict, result: Some(result), took, interrupted: false }
+        Ending { verdict, result: Some(result), took, interrupted: false, behind: false }
     }
 
     /// After how long to try again; `None` if no attempt is left.

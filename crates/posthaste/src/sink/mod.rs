@@ -73,6 +73,13 @@ pub trait Sink: Send + Sync + 'static {
         usize::MAX
     }
 
+    /// Whether a batch may hold several events of one aggregate of a stream: they become visible in the order of the
+    /// batch, and once one of them has failed, none behind it of the same aggregate is accepted. Where it does not,
+    /// events of one aggregate are published one after the other.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
     /// Whether the destination can be reached now; an error says why not.
     async fn probe(&self) -> Result<(), String> {
         Ok(())
@@ -87,6 +94,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     fn batch_limit(&self) -> usize {
         (**self).batch_limit()
+    }
+
+    fn keeps_order(&self) -> bool {
+        (**self).keeps_order()
     }
 
     async fn probe(&self) -> Result<(), String> {

@@ -1,0 +1,171 @@
+//! Order: what is under way of each aggregate, so that its events take turns.
+//!
+//! An event of a stream has a [`Turn`] from the moment it is read until its end is written. Of one aggregate one is
+//! dispatched at a time (or one batch, where the sink keeps the order of a batch). Once one of them has not been
+//! delivered, those that are under way behind it are not dispatched any more: they are parked behind it, in order. What
+//! is read later is found parked in the database by then, or is still among those under way.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{DefaultHasher, Entry};
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::event::Event;
+
+/// What an event is in order with, as the relay compares it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key(u128);
+
+impl Key {
+    /// The aggregate's; `None` for an event without one.
+    pub(super) fn of(event: &Event) -> Option<Self> {
+        let aggregate = (event.namespace(), event.aggregate_type(), event.aggregate_id()?);
+        let half = |salt: u8| {
+            let mut hasher = DefaultHasher::new();
+            (salt, aggregate).hash(&mut hasher);
+            u128::from(hasher.finish())
+        };
+        Some(Self(half(0) << 64 | half(1)))
+    }
+}
+
+/// What an event is in order with, as the database has it: its aggregate, or itself.
+pub(super) fn stored_key(event: &Event, ordered: bool) -> String {
+    match event.aggregate_id() {
+        Some(id) if ordered => {
+            format!("{}\u{1f}{}\u{1f}{id}", event.namespace(), event.aggregate_type().unwrap_or_default())
+        }
+        _ => event.id().to_string(),
+    }
+}
+
+/// What is under way of each aggregate.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    aggregates: Mutex<HashMap<Key, Aggregate>>,
+    /// How many turns there were.
+    turns: AtomicU64,
+}
+
+/// One aggregate's events under way.
+#[derive(Debug, Default)]
+struct Aggregate {
+    under_way: usize,
+    /// Whether they have their places among the parked already.
+    parked: bool,
+    /// Whether one of them was not delivered.
+    failed: bool,
+}
+
+/// How an aggregate stands, for an event that has just been read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Nothing of it is under way, or what is has its places among the parked: the database knows whether it waits.
+    Known,
+    /// Events of it are under way that have no place yet: this one goes behind them.
+    UnderWay,
+}
+
+impl Order {
+    /// A turn for an event that has just been read, and how its aggregate stood before.
+    pub(super) fn join(self: &Arc<Self>, key: Key) -> (Turn, Standing) {
+        let mut order = self.lock();
+        let aggregate =
+            order.entry(key).or_insert_with(|| Aggregate { parked: true, ..Aggregate::default() });
+        aggregate.under_way += 1;
+        let standing = if aggregate.parked { Standing::Known } else { Standing::UnderWay };
+        let ticket = self.turns.fetch_add(1, Ordering::Relaxed);
+        (Turn { order: Arc::clone(self), key, ticket }, standing)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Aggregate>> {
+        self.aggregates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An event's place among those of its aggregate that are under way.
+#[derive(Debug)]
+pub(super) struct Turn {
+    order: Arc<Order>,
+    key: Key,
+    ticket: u64,
+}
+
+impl Turn {
+    /// It has no place among the parked: whatever is read later goes behind it.
+    pub(super) fn unparked(self) -> Self {
+        if let Some(aggregate) = self.order.lock().get_mut(&self.key) {
+            aggregate.parked = false;
+        }
+        self
+    }
+
+    pub(super) fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Its place: what is read later has a higher one.
+    pub(super) fn ticket(&self) -> u64 {
+        self.ticket
+    }
+
+    /// It was not delivered: what comes behind it waits.
+    pub(super) fn fail(&self) {
+        if let Some(aggregate) = self.order.lock().get_mut(&self.key) {
+            aggregate.failed = true;
+        }
+    }
+
+    /// Whether one before it was not delivered.
+    pub(super) fn is_behind(&self) -> bool {
+        self.order.lock().get(&self.key).is_some_and(|aggregate| aggregate.failed)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut entry) = self.order.lock().entry(self.key) {
+            entry.get_mut().under_way -= 1;
+            if entry.get().under_way == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(aggregate: u32) -> Key {
+        let event = Event::json("t", &0).and_then(|event| event.aggregate("order", aggregate).build());
+        event.ok().and_then(|event| Key::of(&event)).unwrap_or(Key(0))
+    }
+
+    #[test]
+    fn sm2_what_failed_is_remembered_until_all_that_is_under_way_has_ended() {
+        let order = Arc::new(Order::default());
+        let (first, standing) = order.join(key(1));
+        assert_eq!(standing, Standing::Known);
+        let first = first.unparked();
+        let (second, standing) = order.join(key(1));
+        assert_eq!(standing, Standing::UnderWay);
+        assert_eq!(order.join(key(2)).1, Standing::Known);
+        first.fail();
+        assert!(second.is_behind());
+        drop(first);
+        assert!(second.is_behind());
+        drop(second);
+        let (again, standing) = order.join(key(1));
+        assert_eq!(standing, Standing::Known);
+        assert!(!again.is_behind());
+    }
+
+    #[test]
+    fn sm2_what_has_its_place_among_the_parked_is_known_to_the_database() {
+        let order = Arc::new(Order::default());
+        let _parked = order.join(key(1));
+        assert_eq!(order.join(key(1)).1, Standing::Known);
+    }
+}
