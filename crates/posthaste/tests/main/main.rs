@@ -26,4 +26,5 @@ mod plain_sql;
 mod postgres;
 mod relay;
 mod rules;
+mod stream;
 mod testing;

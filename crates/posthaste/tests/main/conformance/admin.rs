@@ -8,7 +8,7 @@ use posthaste::Event;
 use posthaste::store::{Filter, Keep, Page, Settlement, Status};
 use uuid::Uuid;
 
-use crate::harness::{Db, MINUTE, event, worker};
+use crate::harness::{Db, MINUTE, Owner, event, worker};
 
 conformance!(
     rt6_one_filter_lists_and_counts,
@@ -21,6 +21,36 @@ conformance!(
     rt6_replay_in_batches_ends_though_events_die_again,
 );
 
+/// What operators see of a stream is what they see of a queue.
+mod stream {
+    as_on_a_queue!(8:
+        rt6_pages_follow_each_other_in_both_directions,
+        rt6_topic_patterns_mind_case_and_special_characters,
+        op6_counts_stop_at_their_cap,
+        rt6_replay_and_discard_touch_dead_ones_that_fit_only,
+        rt6_replay_in_batches_ends_though_events_die_again,
+    );
+}
+
+/// Rows follow each other in one lane.
+mod stream_of_one_lane {
+    as_on_a_queue!(1: rt6_one_filter_lists_and_counts);
+}
+
+/// The first is delivered and the second under way.
+async fn deliver_one_and_begin_another(db: &Db) {
+    if !db.is_stream().await {
+        let claimed = db.claim(&worker(), 2).await;
+        let delivered = Settlement::delivered(claimed[0].lease.clone());
+        db.store().settle(&[delivered], Keep::Delivered).await.unwrap();
+        return;
+    }
+    let mut owner = Owner::of(db).await;
+    let page = owner.read(1).await;
+    owner.finish(page.number, &[&page.rows[0]], Keep::Delivered).await;
+    assert_eq!(owner.read(1).await.rows.len(), 1);
+}
+
 async fn rt6_one_filter_lists_and_counts(db: &Db) {
     let events: Vec<Event> = [
         event("order.placed", 1).aggregate("order", 1).tenant("t1").event_type("Placed"),
@@ -32,8 +62,7 @@ async fn rt6_one_filter_lists_and_counts(db: &Db) {
     .into();
     let ids: Vec<Uuid> = events.iter().map(Event::id).collect();
     db.store().insert(&events).await.unwrap();
-    let claimed = db.claim(&worker(), 2).await;
-    db.store().settle(&[Settlement::delivered(claimed[0].lease.clone())], Keep::Delivered).await.unwrap();
+    deliver_one_and_begin_another(db).await;
 
     let now = db.store().now().await.unwrap();
     let future = now + MINUTE;
@@ -142,16 +171,8 @@ async fn op6_stats_tell_the_state_of_the_table(db: &Db) {
     assert!((30..60).contains(&age), "{age}");
 }
 
-async fn die(db: &Db, topic: &str, numbers: std::ops::Range<u64>) -> Vec<Uuid> {
-    let ids = db.enqueue_numbers(topic, numbers).await;
-    let batch: Vec<_> =
-        db.claim(&worker(), 1000).await.into_iter().map(|c| Settlement::dead(c.lease, "no")).collect();
-    db.store().settle(&batch, Keep::Delivered).await.unwrap();
-    ids
-}
-
 async fn rt6_replay_resets_attempts_and_keeps_the_error_until_delivered(db: &Db) {
-    let ids = die(db, "a", 0..1).await;
+    let ids = db.let_die("a", 0..1, "no").await;
     assert_eq!(db.store().replay(&Filter::dead().id(ids[0]), 10).await.unwrap(), 1);
     let record = db.store().get(ids[0]).await.unwrap().unwrap();
     assert_eq!((record.status, record.attempts, record.settled_at), (Status::Pending, 0, None));
@@ -164,8 +185,8 @@ async fn rt6_replay_resets_attempts_and_keeps_the_error_until_delivered(db: &Db)
 }
 
 async fn rt6_replay_and_discard_touch_dead_ones_that_fit_only(db: &Db) {
-    let a = die(db, "a", 0..3).await;
-    let b = die(db, "b", 0..2).await;
+    let a = db.let_die("a", 0..3, "no").await;
+    let b = db.let_die("b", 0..2, "no").await;
     let pending = db.enqueue_numbers("a", 9..10).await;
     assert_eq!(db.store().replay(&Filter::status(Status::Pending), 10).await.unwrap(), 0);
     assert_eq!(db.store().discard(&Filter::status(Status::Pending), 10).await.unwrap(), 0);
@@ -183,7 +204,7 @@ async fn rt6_replay_and_discard_touch_dead_ones_that_fit_only(db: &Db) {
 }
 
 async fn rt6_replay_in_batches_ends_though_events_die_again(db: &Db) {
-    die(db, "a", 0..5).await;
+    db.let_die("a", 0..5, "no").await;
     db.shift(MINUTE).await;
     let started = db.store().now().await.unwrap();
     let filter = Filter::dead().settled_before(started);
@@ -191,9 +212,7 @@ async fn rt6_replay_in_batches_ends_though_events_die_again(db: &Db) {
     loop {
         let batch = db.store().replay(&filter, 2).await.unwrap();
         replayed += batch;
-        let again: Vec<_> =
-            db.claim(&worker(), 10).await.into_iter().map(|c| Settlement::dead(c.lease, "no")).collect();
-        db.store().settle(&again, Keep::Delivered).await.unwrap();
+        db.let_all_die("no").await;
         if batch < 2 {
             break;
         }

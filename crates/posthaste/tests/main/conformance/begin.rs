@@ -29,6 +29,17 @@ conformance_sql!(
 
 conformance_sql_by_kind!(en5_hooks_see_how_a_begun_transaction_ends);
 
+streams!(
+    en2_a_begun_transaction_that_is_dropped_leaves_nothing,
+    en6_one_transaction_writes_to_several_outboxes,
+    en6_the_inbox_takes_a_begun_transaction,
+    re5_without_a_relay_every_row_is_pending,
+    re6_waking_without_a_relay_is_nothing;
+    by_kind: en5_hooks_see_how_a_begun_transaction_ends;
+    servers: en6_a_begun_transaction_costs_no_more_statements,
+    en2_a_cancelled_begin_leaves_no_transaction_open,
+);
+
 // SQLite is called, not sent to: there is no round trip to count.
 databases!(en6_a_begun_transaction_costs_no_more_statements, with_db: postgres Postgres, mysql MySql);
 

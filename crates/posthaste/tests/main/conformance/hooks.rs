@@ -18,6 +18,11 @@ conformance_by_kind!(
     ev6_the_current_trace_is_added_where_the_caller_gave_none,
 );
 
+streams!(
+    ; by_kind: en5_a_failing_before_write_writes_nothing,
+    en5_a_hook_that_fails_after_the_write_breaks_nothing,
+);
+
 /// Writes down what it sees.
 #[derive(Default)]
 struct Witness {

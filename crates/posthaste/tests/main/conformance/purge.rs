@@ -14,6 +14,11 @@ conformance!(
     hk1_age_counts_from_the_settlement
 );
 
+/// A stream's rows go as a queue's do.
+mod stream {
+    as_on_a_queue!(8: hk1_a_purge_is_bounded);
+}
+
 async fn hk1_only_old_settled_rows_of_the_kind_go(db: &Db) {
     db.enqueue_numbers("a", 0..5).await;
     let [one, two, three, _four] = <[_; 4]>::try_from(db.claim(&worker(), 4).await).unwrap();
@@ -43,9 +48,7 @@ async fn hk1_only_old_settled_rows_of_the_kind_go(db: &Db) {
 
 async fn hk1_a_purge_is_bounded(db: &Db) {
     db.enqueue_numbers("a", 0..25).await;
-    let batch: Vec<_> =
-        db.claim(&worker(), 25).await.into_iter().map(|c| Settlement::delivered(c.lease)).collect();
-    db.store().settle(&batch, Keep::Delivered).await.unwrap();
+    db.deliver_all().await;
     db.shift(MINUTE).await;
     let purge = Purge { ending: Ending::Delivered, older_than: Duration::ZERO, limit: 10 };
     for expected in [10, 10, 5, 0] {

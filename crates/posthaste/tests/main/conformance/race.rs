@@ -6,15 +6,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use posthaste::ErrorKind;
-use posthaste::store::{Extended, Filter, Keep, Lease, Settlement, Status};
+use posthaste::store::{Extended, Filter, Keep, Lease, Mode, Settlement, Status};
 use tokio::sync::{Barrier, oneshot};
 
 use crate::harness::database::Handle;
-use crate::harness::{Db, Kind, MINUTE, event, worker};
+use crate::harness::{Db, Kind, MINUTE, Setup, event, worker};
 
 conformance_sql_by_kind!(
     en3_sixteen_racing_dedupe_keys_give_one_row,
     en3_sixteen_racing_ids_give_one_row,
+    en3_sixteen_racing_dedupe_keys_give_one_row_in_a_stream,
+    en3_sixteen_racing_ids_give_one_row_in_a_stream,
     en3_racing_batches_give_one_row_each,
     en3_the_waiting_one_is_first_if_the_other_rolls_back,
     en3_a_snapshot_from_before_never_hides_the_first,
@@ -26,8 +28,8 @@ conformance_sql_by_kind!(
 // Elsewhere a producer that met a duplicate locks nothing.
 databases!(re3_a_lease_whose_row_is_locked_is_busy_and_not_extended, with_db: mysql MySql);
 
-async fn sixteen(kind: Kind, key: impl Fn(u64) -> posthaste::EventBuilder) {
-    let db = Arc::new(Db::new(kind).await);
+async fn sixteen(kind: Kind, mode: Mode, key: impl Fn(u64) -> posthaste::EventBuilder) {
+    let db = Arc::new(Db::with(kind, Setup { mode: Some(mode), ..Setup::default() }).await);
     let barrier = Arc::new(Barrier::new(16));
     let tasks: Vec<_> = (0..16)
         .map(|n| {
@@ -47,19 +49,28 @@ async fn sixteen(kind: Kind, key: impl Fn(u64) -> posthaste::EventBuilder) {
     }
     assert_eq!(answers.iter().filter(|answer| !answer.duplicate).count(), 1);
     assert_eq!(answers.iter().map(|answer| answer.id).collect::<HashSet<_>>().len(), 1, "all name the first");
-    let record = db.store().get(answers[0].id).await.unwrap().unwrap();
-    assert!(answers.iter().all(|answer| answer.sequence == Some(record.sequence)));
-    assert_eq!(db.store().count(&Filter::all(), 100).await.unwrap().n, 1);
+    assert_eq!(db.number("SELECT count(*) FROM outbox").await, 1);
+    let sequence = db.number("SELECT seq FROM outbox").await;
+    assert!(answers.iter().all(|answer| answer.sequence == Some(sequence)));
     Arc::into_inner(db).unwrap().drop_everything().await;
 }
 
 async fn en3_sixteen_racing_dedupe_keys_give_one_row(kind: Kind) {
-    sixteen(kind, |n| event("race", n).dedupe_key("k")).await;
+    sixteen(kind, Mode::Queue, |n| event("race", n).dedupe_key("k")).await;
+}
+
+async fn en3_sixteen_racing_dedupe_keys_give_one_row_in_a_stream(kind: Kind) {
+    sixteen(kind, Mode::stream(8).unwrap(), |n| event("race", n).dedupe_key("k")).await;
 }
 
 async fn en3_sixteen_racing_ids_give_one_row(kind: Kind) {
     let id = uuid::Uuid::now_v7();
-    sixteen(kind, move |n| event("race", n).id(id)).await;
+    sixteen(kind, Mode::Queue, move |n| event("race", n).id(id)).await;
+}
+
+async fn en3_sixteen_racing_ids_give_one_row_in_a_stream(kind: Kind) {
+    let id = uuid::Uuid::now_v7();
+    sixteen(kind, Mode::stream(8).unwrap(), move |n| event("race", n).id(id)).await;
 }
 
 async fn en3_racing_batches_give_one_row_each(kind: Kind) {

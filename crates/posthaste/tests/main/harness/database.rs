@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste::produce::{Memory, OutboxBuilder};
-use posthaste::store::Store;
+use posthaste::store::{Mode, Store};
 use posthaste::{Backend, Hook, Inbox, Outbox};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -39,6 +39,8 @@ pub struct Setup {
     pub trace: Option<posthaste::produce::TraceContext>,
     /// How long SQLite waits for a file that is locked.
     pub busy_timeout: Option<Duration>,
+    /// As what the table is migrated, if not as a queue.
+    pub mode: Option<Mode>,
 }
 
 impl Setup {
@@ -60,6 +62,16 @@ impl Setup {
         }
         builder.build().unwrap()
     }
+}
+
+tokio::task_local! {
+    /// As what tables are migrated whose setup does not say.
+    static MODE: Mode;
+}
+
+/// Whatever databases this makes, their tables are streams.
+pub async fn as_stream<T>(make: impl Future<Output = T>) -> T {
+    MODE.scope(Mode::stream(8).unwrap(), make).await
 }
 
 /// A database with a migrated outbox and inbox.
@@ -97,16 +109,29 @@ impl Db {
 
     /// A new, migrated one with these settings.
     pub async fn with(kind: Kind, setup: Setup) -> Self {
-        Self::bare(kind, setup).await.migrated().await
+        let mode = setup.mode;
+        Self::bare(kind, setup).await.migrated(mode).await
     }
 
     /// A new, migrated one on a server of the test's own.
     pub async fn on(server: &PrivateServer) -> Self {
-        Self::at(server.url(), server.kind(), Setup::default()).await.migrated().await
+        Self::on_with(server, Setup::default()).await
     }
 
-    async fn migrated(self) -> Self {
-        self.store.migrate_up().await.unwrap();
+    /// The same with these settings.
+    pub async fn on_with(server: &PrivateServer, setup: Setup) -> Self {
+        let mode = setup.mode;
+        Self::at(server.url(), server.kind(), setup).await.migrated(mode).await
+    }
+
+    /// One that was made elsewhere and moved to a server of the test's own.
+    pub async fn moved(server: &PrivateServer, place: &str) -> Self {
+        Self::at_place(server.url(), server.kind(), Setup::default(), place.to_owned()).await
+    }
+
+    async fn migrated(self, mode: Option<Mode>) -> Self {
+        let mode = mode.or_else(|| MODE.try_get().ok()).unwrap_or_default();
+        self.store.migrate_up_as(mode).await.unwrap();
         match &self.handle {
             Handle::Postgres(sql) => sql.inbox.migrate().await.map(drop),
             Handle::MySql(sql) => sql.inbox.migrate().await.map(drop),
@@ -128,7 +153,10 @@ impl Db {
     }
 
     async fn at(server: String, kind: Kind, setup: Setup) -> Self {
-        let place = format!("t_{}", Uuid::now_v7().simple());
+        Self::at_place(server, kind, setup, format!("t_{}", Uuid::now_v7().simple())).await
+    }
+
+    async fn at_place(server: String, kind: Kind, setup: Setup, place: String) -> Self {
         let (handle, store): (Handle, Arc<dyn Store>) = match kind {
             Kind::Postgres => {
                 let pool = postgres_pool(&server, &place).await;
@@ -251,18 +279,30 @@ impl Db {
 
     /// Lets time pass: every stored time of the outbox moves into the past. No test waits for a lease.
     pub async fn shift(&self, by: Duration) {
+        if let Handle::Memory(memory) = &self.handle {
+            return memory.outbox.store().advance(by);
+        }
+        let table = self.table();
+        if self.store.stream().await.unwrap().is_none() {
+            let columns = ["created_at", "occurred_at", "available_at", "locked_until", "settled_at"];
+            return self.shift_columns(&table, &columns, by).await;
+        }
+        let columns = ["created_at", "occurred_at", "available_at", "settled_at"];
+        let columns = if self.kind == Kind::Postgres { &columns[..3] } else { &columns };
+        self.shift_columns(&table, columns, by).await;
+        self.shift_columns(&format!("{table}_parked"), &["due", "parked_at", "settled_at"], by).await;
+        self.shift_columns(&format!("{table}_lanes"), &["leased_until"], by).await;
+    }
+
+    async fn shift_columns(&self, table: &str, columns: &[&str], by: Duration) {
         let micros = by.as_micros();
-        let columns = ["created_at", "occurred_at", "available_at", "locked_until", "settled_at"];
-        let set = |minus: &dyn Fn(&str) -> String| {
-            columns.map(|column| format!("{column} = {}", minus(column))).join(", ")
+        let minus = |column: &&str| match self.kind {
+            Kind::Postgres => format!("{column} = {column} - {micros} * interval '1 microsecond'"),
+            Kind::MySql => format!("{column} = {column} - INTERVAL {micros} MICROSECOND"),
+            _ => format!("{column} = {column} - {micros}"),
         };
-        let set = match &self.handle {
-            Handle::Memory(memory) => return memory.outbox.store().advance(by),
-            Handle::Postgres(_) => set(&|c| format!("{c} - {micros} * interval '1 microsecond'")),
-            Handle::MySql(_) => set(&|c| format!("{c} - INTERVAL {micros} MICROSECOND")),
-            Handle::Sqlite(_) => set(&|c| format!("{c} - {micros}")),
-        };
-        self.execute(format!("UPDATE {} SET {set}", self.table())).await.unwrap();
+        let set = columns.iter().map(minus).collect::<Vec<_>>().join(", ");
+        self.execute(format!("UPDATE {table} SET {set}")).await.unwrap();
     }
 
     /// Closes the connections and removes what the test made.
@@ -291,7 +331,7 @@ impl Db {
 async fn postgres_pool(server: &str, schema: &str) -> PgPool {
     let options: PgConnectOptions = server.parse().unwrap();
     let admin = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await.unwrap();
-    admin.execute(AssertSqlSafe(format!("CREATE SCHEMA {schema}"))).await.unwrap();
+    admin.execute(AssertSqlSafe(format!("CREATE SCHEMA IF NOT EXISTS {schema}"))).await.unwrap();
     admin.close().await;
     PgPoolOptions::new()
         .max_connections(20)

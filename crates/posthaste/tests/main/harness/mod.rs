@@ -7,6 +7,7 @@
 pub mod database;
 pub mod faults;
 pub mod log;
+pub mod owner;
 pub mod private;
 pub mod recorder;
 pub mod servers;
@@ -15,6 +16,7 @@ pub mod statements;
 pub mod transaction;
 
 pub use database::{Db, Kind, Setup};
+pub use owner::Owner;
 pub use private::PrivateServer;
 pub use recorder::Recorder;
 
@@ -65,6 +67,35 @@ macro_rules! conformance_serverless {
     };
 }
 
+/// Makes a test of each function on a stream in every database that has them: `async fn(&Db)`, as on a queue. Once in a
+/// module; what makes its database itself, `async fn(Kind)`, is behind `by_kind:`, what is only for some of them behind
+/// their names.
+macro_rules! streams {
+    ($($test:ident),* $(,)? $(; by_kind: $($by_kind:ident),* $(,)?)? $(; servers: $($servers:ident),* $(,)?)?) => {
+        /// As on a queue.
+        mod stream {
+            $(databases!($test, with_stream: postgres Postgres, mysql MySql, sqlite Sqlite);)*
+            $($(databases!($by_kind, stream_by_kind: postgres Postgres, mysql MySql, sqlite Sqlite);)*)?
+            $($(databases!($servers, with_stream: postgres Postgres, mysql MySql);)*)?
+        }
+    };
+}
+
+/// Makes a test of each function of the module above on a stream with this many lanes, on every database that has
+/// streams: `async fn(&Db)`.
+macro_rules! as_on_a_queue {
+    ($lanes:literal: $($test:ident),* $(,)?) => {
+        $(async fn $test(kind: $crate::harness::Kind) {
+            let mode = Some(posthaste::store::Mode::stream($lanes).unwrap());
+            let setup = $crate::harness::Setup { mode, ..Default::default() };
+            let db = $crate::harness::Db::with(kind, setup).await;
+            super::$test(&db).await;
+            db.drop_everything().await;
+        })*
+        conformance_sql_by_kind!($($test),*);
+    };
+}
+
 macro_rules! databases {
     ($test:ident, $way:ident: $($name:ident $kind:ident),*) => {
         mod $test {
@@ -83,6 +114,14 @@ macro_rules! databases {
     };
     (@by_kind $test:ident, $kind:expr) => {
         super::$test($kind).await;
+    };
+    (@with_stream $test:ident, $kind:expr) => {
+        let db = $crate::harness::database::as_stream($crate::harness::Db::new($kind)).await;
+        super::super::$test(&db).await;
+        db.drop_everything().await;
+    };
+    (@stream_by_kind $test:ident, $kind:expr) => {
+        $crate::harness::database::as_stream(super::super::$test($kind)).await;
     };
 }
 

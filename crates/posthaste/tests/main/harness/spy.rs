@@ -28,6 +28,8 @@ pub struct Spy {
     forgetful: bool,
     /// How long it takes to say what time it is.
     slow: Duration,
+    /// How many answers to claims of parked events are lost, of a stream.
+    pub lost_answers: Arc<AtomicUsize>,
     /// How long a claim takes to answer once it is carried out.
     pub claim_answers_after: Mutex<Duration>,
 }
@@ -58,6 +60,7 @@ impl Spy {
             gone: AtomicBool::new(false),
             forgetful: false,
             slow: Duration::ZERO,
+            lost_answers: Arc::default(),
             claim_answers_after: Mutex::default(),
         }
     }
@@ -164,7 +167,77 @@ impl Store for Spy {
     async fn validate(&self) -> Result<Vec<Difference>> {
         self.inner.validate().await
     }
+    async fn stream(&self) -> Result<Option<Arc<dyn Stream>>> {
+        let stream = self.inner.stream().await?;
+        let spied = |inner| -> Arc<dyn Stream> {
+            Arc::new(SpiedStream { inner, lost_answers: Arc::clone(&self.lost_answers) })
+        };
+        Ok(stream.map(spied))
+    }
     async fn close(&self) {
         self.inner.close().await
+    }
+}
+
+struct SpiedStream {
+    inner: Arc<dyn Stream>,
+    lost_answers: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Stream for SpiedStream {
+    fn lanes(&self) -> Lanes {
+        self.inner.lanes()
+    }
+    async fn beat(&self, beat: &stream::Beat<'_>) -> Result<stream::Council> {
+        self.inner.beat(beat).await
+    }
+    async fn take(
+        &self,
+        beat: &stream::Beat<'_>,
+        lanes: &[u16],
+        absent: &[String],
+    ) -> Result<Vec<stream::Hold>> {
+        self.inner.take(beat, lanes, absent).await
+    }
+    async fn release(&self, holds: &[stream::Hold]) -> Result<()> {
+        self.inner.release(holds).await
+    }
+    async fn leave(&self, relay: &WorkerId) -> Result<()> {
+        self.inner.leave(relay).await
+    }
+    fn reader(&self) -> Box<dyn stream::Reader> {
+        self.inner.reader()
+    }
+    async fn blocked_among(&self, keys: &[String]) -> Result<std::collections::HashSet<String>> {
+        self.inner.blocked_among(keys).await
+    }
+    async fn park(&self, parks: &[stream::Park]) -> Result<Vec<u16>> {
+        self.inner.park(parks).await
+    }
+    async fn claim_parked(&self, claim: &stream::ParkedClaim<'_>) -> Result<Vec<stream::Parked>> {
+        let parked = self.inner.claim_parked(claim).await?;
+        let less = |left: usize| left.checked_sub(1);
+        match parked.is_empty()
+            || self.lost_answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_err()
+        {
+            true => Ok(parked),
+            false => Err(Error::new(ErrorKind::Unreachable, "the answer was lost")),
+        }
+    }
+    async fn claimed(&self, holds: &[stream::Hold]) -> Result<Vec<(stream::Hold, i64)>> {
+        self.inner.claimed(holds).await
+    }
+    async fn settle_parked(&self, ends: &[stream::ParkedEnd], keep: Keep) -> Result<Vec<u16>> {
+        self.inner.settle_parked(ends, keep).await
+    }
+    async fn has_parked(&self, lanes: &[u16]) -> Result<bool> {
+        self.inner.has_parked(lanes).await
+    }
+    async fn blocked(&self, limit: u32) -> Result<Vec<stream::BlockedAggregate>> {
+        self.inner.blocked(limit).await
+    }
+    async fn lag(&self, cap: u32) -> Result<Vec<stream::LaneLag>> {
+        self.inner.lag(cap).await
     }
 }

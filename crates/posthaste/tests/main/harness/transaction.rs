@@ -2,6 +2,7 @@
 
 use posthaste::produce::MemoryTransaction;
 use posthaste::{Enqueued, IntoEvent, Result};
+use sqlx::{AssertSqlSafe, Executor};
 use uuid::Uuid;
 
 use super::database::{Db, Handle};
@@ -41,6 +42,28 @@ impl Tx {
 
     pub async fn first(&mut self, db: &Db, consumer: &str, id: Uuid) -> Result<bool> {
         with!(self, db, |tx, handle| handle.inbox.first(tx, consumer, id).await)
+    }
+
+    /// Executes SQL that is the same on every database.
+    pub async fn execute(&mut self, sql: impl Into<String>) -> sqlx::Result<u64> {
+        let sql = AssertSqlSafe(sql.into());
+        Ok(match self {
+            Tx::Postgres(tx) => tx.execute(sql).await?.rows_affected(),
+            Tx::MySql(tx) => tx.execute(sql).await?.rows_affected(),
+            Tx::Sqlite(tx) => tx.execute(sql).await?.rows_affected(),
+            Tx::Memory(_) => panic!("memory speaks no SQL"),
+        })
+    }
+
+    /// Asks for one number.
+    pub async fn number(&mut self, sql: impl Into<String>) -> sqlx::Result<i64> {
+        let sql = AssertSqlSafe(sql.into());
+        match self {
+            Tx::Postgres(tx) => sqlx::query_scalar(sql).fetch_one(&mut **tx).await,
+            Tx::MySql(tx) => sqlx::query_scalar(sql).fetch_one(&mut **tx).await,
+            Tx::Sqlite(tx) => sqlx::query_scalar(sql).fetch_one(&mut **tx).await,
+            Tx::Memory(_) => panic!("memory speaks no SQL"),
+        }
     }
 
     pub async fn commit(self) {

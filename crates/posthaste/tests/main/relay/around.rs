@@ -17,6 +17,12 @@ conformance!(
     di4_events_go_where_the_topic_map_says,
 );
 
+streams!(
+    di1_a_handler_gets_the_event_and_what_is_known_of_it,
+    di3_interceptors_run_around_every_dispatch,
+    di4_events_go_where_the_topic_map_says,
+);
+
 async fn di1_a_handler_gets_the_event_and_what_is_known_of_it(db: &Db) {
     let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let mut tx = db.begin().await;

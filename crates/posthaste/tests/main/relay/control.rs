@@ -20,6 +20,12 @@ conformance!(
     re12_one_pass_delivers_what_is_due_and_no_more,
 );
 
+streams!(
+    re10_shutdown_in_the_middle_of_slow_work,
+    re12_a_relay_starts_stops_and_starts_again,
+    re12_one_pass_delivers_what_is_due_and_no_more,
+);
+
 /// Finished work is settled, unstarted events are pending with their attempts unchanged, and the report says so.
 async fn re10_shutdown_in_the_middle_of_slow_work(db: &Db) {
     db.enqueue_numbers("a", 0..100).await;

@@ -28,6 +28,12 @@ conformance_sql!(
     re5_what_commits_after_the_relay_has_stopped_is_pending,
 );
 
+streams!(
+    re5_what_finds_no_room_is_delivered_by_a_claim,
+    re5_a_paused_relay_takes_nothing_from_a_commit,
+    re5_what_commits_after_the_relay_has_stopped_is_pending,
+);
+
 /// How a transaction ends.
 #[derive(Clone, Copy)]
 enum End {

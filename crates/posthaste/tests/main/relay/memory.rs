@@ -14,6 +14,8 @@ const MOST: f64 = 1.2;
 
 conformance_sql_by_kind!(re4_memory_does_not_grow_with_the_backlog);
 
+streams!(; by_kind: re4_memory_does_not_grow_with_the_backlog);
+
 /// Each measurement is a process of its own, so that nothing else's memory counts.
 async fn re4_memory_does_not_grow_with_the_backlog(kind: Kind) {
     let mut peaks = Vec::new();

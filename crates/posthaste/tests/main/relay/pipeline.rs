@@ -26,6 +26,12 @@ conformance!(
 
 conformance_sql!(re9_a_row_that_cannot_be_settled_holds_up_nobody);
 
+streams!(
+    re4_everything_is_delivered_and_settled,
+    re4_claiming_publishing_and_settling_overlap,
+    re9_a_poison_event_holds_up_nobody,
+);
+
 async fn re4_everything_is_delivered_and_settled(db: &Db) {
     db.enqueue_numbers("a", 0..1200).await;
     let recorder = Recorder::default();

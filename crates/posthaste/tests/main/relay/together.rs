@@ -20,6 +20,8 @@ conformance_sql!(
     re3_a_lease_lost_in_mid_dispatch_changes_nothing_and_is_no_failure,
 );
 
+streams!(re1_two_relays_share_a_table);
+
 /// Counts what it passes on.
 fn counted(recorder: &Recorder) -> (impl Handler + use<>, Arc<Semaphore>) {
     let count = Arc::new(Semaphore::new(0));

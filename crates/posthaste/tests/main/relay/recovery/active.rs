@@ -22,6 +22,14 @@ conformance_servers!(
     re7_a_relay_that_is_cut_off_while_it_drains_makes_way_for_the_next,
 );
 
+streams!(
+    re7_a_relay_that_stops_is_replaced_and_only_one_dispatches;
+    servers: re7_a_relay_that_is_cut_off_is_replaced_and_only_one_dispatches,
+    re7_a_relay_that_is_cut_off_while_nothing_is_leased_dispatches_nothing_beside_the_next,
+    re7_a_relay_that_is_cut_off_while_it_stands_by_stands_by_again,
+    re7_a_relay_that_is_cut_off_while_it_drains_makes_way_for_the_next,
+);
+
 const EVENTS: usize = 2000;
 
 /// Who dispatches: relays that did so at the same time are found out.

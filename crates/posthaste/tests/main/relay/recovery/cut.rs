@@ -19,6 +19,8 @@ const SECOND: Duration = Duration::from_secs(1);
 
 conformance_servers!(re2_a_session_that_breaks_alone_takes_no_events_from_a_live_relay);
 
+streams!(; servers: re2_a_session_that_breaks_alone_takes_no_events_from_a_live_relay);
+
 /// The relay lives and renews its leases; only its session is ended by the server.
 async fn re2_a_session_that_breaks_alone_takes_no_events_from_a_live_relay(db: &Db) {
     let recorder = Recorder::default().taking(12 * SECOND);

@@ -22,6 +22,13 @@ databases!(re11_nothing_is_lost_with_the_server, by_kind: postgres Postgres, mys
 databases!(re11_nothing_is_lost_with_the_server_on_the_hot_path, by_kind: postgres Postgres, mysql MySql);
 databases!(re11_a_locked_file_is_waited_for, by_kind: sqlite Sqlite);
 
+/// As on a queue.
+mod stream {
+    databases!(re11_nothing_is_lost_with_the_server, stream_by_kind: postgres Postgres, mysql MySql);
+    databases!(re11_nothing_is_lost_with_the_server_on_the_hot_path, stream_by_kind: postgres Postgres, mysql MySql);
+    databases!(re11_a_locked_file_is_waited_for, stream_by_kind: sqlite Sqlite);
+}
+
 const EVENTS: usize = 5000;
 const PRODUCERS: usize = 4;
 /// Events of one transaction.
