@@ -130,6 +130,7 @@ mod book {
     page!(SeaOrm, "docs/src/guides/sea-orm.md");
     page!(Sinks, "docs/src/guides/sinks.md");
     page!(Sqlx, "docs/src/guides/sqlx.md");
+    page!(Streams, "docs/src/guides/streams.md");
     page!(Testing, "docs/src/guides/testing.md");
     page!(TokioPostgres, "docs/src/guides/tokio-postgres.md");
     page!(Tracing, "docs/src/guides/tracing.md");
