@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::breaker::Admission;
 use super::engine::Engine;
-use super::feed::{Fed, FedEvent, Said};
+use super::feed::{Fed, FedEvent, Feed, Said};
 use super::job::{Job, Note, Pass, Source};
 use super::order::Turn;
 use super::outage::{Doing, Pauses};
@@ -410,6 +410,9 @@ impl Engine {
             self.feed().await?.settle(&said, Keep::Delivered).await
         };
         if let Err(error) = self.in_time(settled).await {
+            if let Ok(Some(stream)) = self.feed().await.map(Feed::stream) {
+                stream.abandon(&fed.events.iter().map(|event| &event.lease).collect::<Vec<_>>()).await;
+            }
             tracing::warn!(table = %self.table, events = fed.events.len(), %error, "a claim answered too late, and its events could not be given back; they come up again when their leases end");
         }
     }

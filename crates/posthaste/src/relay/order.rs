@@ -54,8 +54,8 @@ struct Aggregate {
     under_way: usize,
     /// Whether they have their places among the parked already.
     parked: bool,
-    /// Whether one of them was not delivered.
-    failed: bool,
+    /// The first of them that was not delivered.
+    failed: Option<u64>,
 }
 
 /// How an aggregate stands, for an event that has just been read.
@@ -113,13 +113,17 @@ impl Turn {
     /// It was not delivered: what comes behind it waits.
     pub(super) fn fail(&self) {
         if let Some(aggregate) = self.order.lock().get_mut(&self.key) {
-            aggregate.failed = true;
+            aggregate.failed = Some(aggregate.failed.map_or(self.ticket, |first| first.min(self.ticket)));
         }
     }
 
     /// Whether one before it was not delivered.
     pub(super) fn is_behind(&self) -> bool {
-        self.order.lock().get(&self.key).is_some_and(|aggregate| aggregate.failed)
+        self.order
+            .lock()
+            .get(&self.key)
+            .and_then(|aggregate| aggregate.failed)
+            .is_some_and(|first| first < self.ticket)
     }
 }
 

@@ -12,7 +12,7 @@
 //!
 //! What was read and what is parked are changed one at a time: who reads sees everything parked that was said before.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -75,6 +75,10 @@ pub(super) struct StreamFeed {
 struct State {
     reader: Box<dyn Reader>,
     holds: BTreeMap<u16, Hold>,
+    /// Lanes that are being given up.
+    leaving: BTreeSet<u16>,
+    /// What is under way and may have been parked where it stands: nobody heard whether it was.
+    maybe_parked: HashSet<i64>,
     /// By `seq`, what has been given out and is not settled.
     under_way: HashMap<i64, UnderWay>,
     pages: BTreeMap<u64, PageState>,
@@ -122,6 +126,11 @@ impl State {
         self.holds.values().copied().collect()
     }
 
+    /// Those of which more is to be given out.
+    fn staying(&self) -> Vec<Hold> {
+        self.holds.values().filter(|hold| !self.leaving.contains(&hold.lane)).copied().collect()
+    }
+
     /// Forgets lanes that are somebody else's by now, and what was under way of them.
     fn lose(&mut self, lanes: &[u16]) {
         self.reader.close(lanes);
@@ -129,6 +138,7 @@ impl State {
             page.rows.retain(|row| !lanes.contains(&row.hold.lane));
         }
         self.holds.retain(|lane, _| !lanes.contains(lane));
+        self.leaving.retain(|lane| !lanes.contains(lane));
         let is_lost = |event: &FedEvent| {
             self.under_way.get(&event.lease.sequence()).is_none_or(|out| lanes.contains(&out.hold.lane))
         };
@@ -196,6 +206,8 @@ impl StreamFeed {
         let state = State {
             reader: stream.reader(),
             holds: BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            maybe_parked: HashSet::new(),
             under_way: HashMap::new(),
             pages: BTreeMap::new(),
             kept: None,
@@ -279,7 +291,9 @@ impl StreamFeed {
 
     /// Reads no more of these lanes.
     pub(super) async fn leave(&self, lanes: &[u16]) {
-        self.state.lock().await.reader.leave(lanes);
+        let mut state = self.state.lock().await;
+        state.reader.leave(lanes);
+        state.leaving.extend(lanes);
     }
 
     /// Gives up those of these lanes of which nothing is under way; which.
@@ -392,7 +406,11 @@ impl StreamFeed {
         stragglers.sort_by_key(|out| (out.page(), out.lease.sequence()));
         let parks: Vec<Park> =
             stragglers.iter().map(|out| self.park(out, Wait::Running, out.lease.attempt(), None)).collect();
+        state.maybe_parked.extend(parks.iter().map(|park| park.sequence));
         let lost = self.stream.park(&parks).await?;
+        parks.iter().for_each(|park| {
+            state.maybe_parked.remove(&park.sequence);
+        });
         self.lose_in(state, &lost);
         state.has_places(&parks.iter().map(|park| park.sequence).collect::<Vec<_>>());
         state.has_parked = true;
@@ -426,7 +444,7 @@ impl StreamFeed {
     }
 
     async fn claim_parked(&self, state: &mut State, claim: &Claim, fed: &mut Fed) -> Result<()> {
-        let holds = state.holds();
+        let holds = state.staying();
         let request = ParkedClaim {
             holds: &holds,
             limit: claim.limit,
@@ -663,6 +681,10 @@ impl StreamFeed {
             match state.under_way.get(&sequence) {
                 Some(out) if out.lease.holder() == said.lease.holder() => {
                     ended.insert(sequence, out.event.id());
+                    if out.page().is_some() && state.maybe_parked.contains(&sequence) {
+                        let verdict = self.parked_verdict(&out.event, said.verdict, said.behind);
+                        ends.push(ParkedEnd { hold: out.hold, sequence, verdict });
+                    }
                     match (out.source, said.verdict) {
                         (Source::Page(_), Verdict::Delivered) => delivered.push((out.hold, sequence)),
                         (Source::Page(_), verdict) => {
@@ -686,6 +708,7 @@ impl StreamFeed {
         // Aggregates stand in line in the order in which their events were read.
         parks.sort_by_key(|(page, park)| (*page, park.sequence));
         let parks: Vec<Park> = parks.into_iter().map(|(_, park)| park).collect();
+        state.maybe_parked.extend(&ahead);
         let mut refused = Vec::new();
         if !parks.is_empty() {
             refused.append(&mut self.stream.park(&parks).await?);
@@ -704,6 +727,7 @@ impl StreamFeed {
         };
         lost.extend(ended.iter().filter(|(sequence, _)| theirs(&state, sequence)).map(|(_, id)| *id));
         state.end(&ended.keys().copied().collect::<Vec<_>>());
+        state.maybe_parked.retain(|sequence| !ended.contains_key(sequence) && !ahead.contains(sequence));
         state.has_places(&ahead);
         state.pages.retain(|number, _| !finished.contains(number));
         self.lose_in(&mut state, &refused);

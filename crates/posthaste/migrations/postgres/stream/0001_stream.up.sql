@@ -48,7 +48,8 @@ CREATE TABLE {lanes_table} (
     leased_until timestamptz,
     system_id    bigint
 ) WITH (fillfactor = 50);
-INSERT INTO {lanes_table} (lane) SELECT generate_series(0, {lanes} - 1);
+INSERT INTO {lanes_table} (lane, system_id)
+SELECT generate_series(0, {lanes} - 1), (SELECT system_identifier FROM pg_control_system());
 
 -- How far a lane was read: the row with the highest step. Everything visible in base was; of what is visible in target
 -- and was not in base, everything up to after_seq was; what was under way when the note was made is visible in noted, up to

@@ -1,11 +1,13 @@
 //! Floors: how a lane is read where the database cannot tell what was committed since it was last asked.
 //!
-//! Rows come in the order they were inserted, but a transaction may commit late, below what was read before. So a
-//! reader goes on above its *floor*, and every second begins again at the lowest unsettled row, leaving out what it
-//! has under way. Where it has just seen a gap in the sequences, which an open transaction may be about to fill, it
-//! looks there again at every read for a second.
+//! Rows come in the order they were inserted, but a transaction may commit late, below what was read before; and what is
+//! committed after it, of the same aggregate, must not come first. So every read begins at the lowest unsettled row and
+//! leaves out what it has under way: settled rows have left the index that it goes by, so that there is little to step over.
+//!
+//! Only where stepping over takes long, because somebody's old transaction keeps entries that are gone, it begins for a
+//! while at its *floor*: the lowest unsettled row of the last time that it began from below.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
@@ -16,11 +18,14 @@ use super::{Hold, Page, Reader, Row};
 use crate::error::Result;
 use crate::store::Keep;
 
-/// How often everything unsettled is looked at.
-const SWEEP: Duration = Duration::from_secs(1);
+/// How long it may take to look at everything unsettled before it is done more rarely.
+const LONG: Duration = Duration::from_millis(20);
 
-/// How long a gap is looked at again: what fills it later is found by a sweep.
-const GAP: Duration = Duration::from_secs(1);
+/// How much of the time it may take then.
+const SHARE: u32 = 10;
+
+/// How often it is done at least.
+const RAREST: Duration = Duration::from_secs(30);
 
 /// The statements of a database that is read from a floor.
 #[async_trait]
@@ -67,13 +72,9 @@ pub(crate) struct FloorReader<G> {
     noted: BTreeSet<u16>,
     /// Lanes that turned out to be somebody else's before they were read.
     lost: BTreeSet<u16>,
-    /// Every row up to here was looked at since the last sweep.
+    /// Everything below was settled, or not committed, when it was last looked at.
     floor: i64,
-    /// The highest row ever seen.
-    highest: i64,
-    swept: Option<Instant>,
-    /// Since when, and above which row, sequences are missing.
-    gaps: VecDeque<(Instant, i64)>,
+    swept: Option<Swept>,
     /// What was given out and is not settled, with its lane.
     under_way: BTreeMap<i64, u16>,
     /// What was delivered and could not be written yet.
@@ -81,6 +82,12 @@ pub(crate) struct FloorReader<G> {
     keep: Keep,
     pages: HashMap<u64, Vec<i64>>,
     last_page: u64,
+}
+
+/// The last look at everything unsettled.
+struct Swept {
+    at: Instant,
+    took: Duration,
 }
 
 /// What the owner of a lane before had under way: rows up to this one that are not settled.
@@ -101,9 +108,7 @@ impl<G: Ground> FloorReader<G> {
             noted: BTreeSet::new(),
             lost: BTreeSet::new(),
             floor: 0,
-            highest: 0,
             swept: None,
-            gaps: VecDeque::new(),
             under_way: BTreeMap::new(),
             owed: Vec::new(),
             keep: Keep::default(),
@@ -112,39 +117,25 @@ impl<G: Ground> FloorReader<G> {
         }
     }
 
-    /// Where the next read begins, and whether that is a sweep.
+    /// Above which row the next read begins, and whether that is below all of them.
     fn start(&self, now: Instant) -> (i64, bool) {
-        if self.swept.is_none_or(|at| now - at >= SWEEP) {
-            return (0, true);
+        match self.swept {
+            Some(Swept { at, took }) if took >= LONG && now - at < (took * SHARE).min(RAREST) => {
+                (self.floor, false)
+            }
+            _ => (0, true),
         }
-        // What is seen first later lies higher: the first that counts is the lowest.
-        let gap = self.gaps.iter().find(|(since, _)| now - *since < GAP);
-        (gap.map_or(self.floor, |(_, above)| self.floor.min(*above)), false)
     }
 
-    /// Remembers how far a read came, and where sequences are missing that may still come.
-    fn advance(&mut self, now: Instant, swept: bool, found: &[i64], fresh: &[i64], full: bool) {
-        if swept {
-            self.swept = Some(now);
+    /// Remembers how far a read came.
+    fn advance(&mut self, swept: Option<Swept>, found: &[i64], fresh: &[i64], full: bool) {
+        if swept.is_some() {
+            self.swept = swept;
+            self.floor = found.first().map_or(self.floor, |lowest| lowest - 1);
         }
-        self.gaps.retain(|(since, _)| now - *since < GAP);
-        if full {
-            self.floor = fresh.last().copied().unwrap_or(self.floor);
-            self.highest = self.highest.max(self.floor);
-        } else {
-            let mut before = self.highest;
-            for sequence in found.iter().filter(|sequence| **sequence > self.highest) {
-                if *sequence != before + 1 {
-                    self.gaps.push_back((now, before));
-                    break;
-                }
-                before = *sequence;
-            }
-            self.highest = found.last().copied().unwrap_or(0).max(self.highest);
-            self.floor = self.floor.max(self.highest);
-        }
+        let reached = if full { fresh.last().copied().unwrap_or(0) } else { i64::MAX };
         for (lane, left) in &mut self.left {
-            left.read |= !self.leaving.contains(lane) && (!full || left.until <= self.floor);
+            left.read |= !self.leaving.contains(lane) && left.until <= reached;
         }
     }
 
@@ -255,6 +246,7 @@ impl<G: Ground> Reader for FloorReader<G> {
         let under_way = self.under_way.range((Excluded(above), Unbounded)).count();
         let most = limit.saturating_add(u32::try_from(under_way).unwrap_or(u32::MAX));
         let found = self.ground.unsettled(&lanes, above, most).await?;
+        let swept = sweep.then(|| Swept { at: now, took: now.elapsed() });
         let fresh = found.iter().copied().filter(|sequence| !self.under_way.contains_key(sequence));
         let mut fresh: Vec<i64> = fresh.collect();
         // What is under way and parked by now is not found, and leaves room for more than are given out.
@@ -275,7 +267,7 @@ impl<G: Ground> Reader for FloorReader<G> {
         let refused = if notes.is_empty() { Vec::new() } else { self.ground.note(&notes).await? };
 
         // Nothing is awaited from here on: what is remembered is given out.
-        self.advance(now, sweep, &found, &fresh, full);
+        self.advance(swept, &found, &fresh, full);
         self.noted.extend(notes.iter().map(|(hold, _)| hold.lane));
         let mut lost = std::mem::take(&mut self.lost);
         lost.extend(self.lose(&refused));
@@ -346,6 +338,8 @@ mod tests {
         locked: HashSet<i64>,
         /// From where and how many rows were asked for.
         asked: Vec<(i64, u32)>,
+        /// How long it takes to look.
+        takes: Duration,
     }
 
     impl Fake {
@@ -394,6 +388,8 @@ mod tests {
         }
 
         async fn unsettled(&self, lanes: &[u16], above: i64, limit: u32) -> Result<Vec<i64>> {
+            let takes = self.table().takes;
+            tokio::time::advance(takes).await;
             let mut table = self.table();
             table.asked.push((above, limit));
             let rows =
@@ -483,7 +479,7 @@ mod tests {
         for _ in 0..3 {
             let nothing = reader.read(4).await.unwrap();
             assert_eq!((sequences(&nothing), nothing.number, nothing.more), (vec![], 0, false));
-            tokio::time::advance(SWEEP).await;
+            tokio::time::advance(RAREST).await;
         }
         assert_eq!(sequences(&reader.read(4).await.unwrap()), NONE, "all of it is under way");
         assert!(deliver(&mut reader, &first).await.is_empty());
@@ -492,47 +488,53 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sm1_a_late_commit_in_a_gap_is_found_at_once() {
+    async fn sm1_a_late_commit_comes_before_what_was_committed_after_it() {
         let fake = Fake::default();
-        fake.commit([1, 2]);
+        fake.commit([1, 2, 4]);
         let mut reader = fake.reader(&fake.take([0])).await;
-        assert_eq!(sequences(&reader.read(10).await.unwrap()), [1, 2]);
-        fake.commit([4, 5]);
-        assert_eq!(sequences(&reader.read(10).await.unwrap()), [4, 5]);
+        assert_eq!(sequences(&reader.read(10).await.unwrap()), [1, 2, 4]);
+        // A transaction that was open for long, and one that waited for it.
+        tokio::time::advance(Duration::from_secs(3600)).await;
         assert_eq!(sequences(&reader.read(10).await.unwrap()), NONE);
-        tokio::time::advance(GAP / 2).await;
+        fake.commit([3, 5]);
+        assert_eq!(sequences(&reader.read(10).await.unwrap()), [3, 5]);
+        // The same where there is little room.
+        fake.commit([7, 8, 9]);
+        assert_eq!(sequences(&reader.read(3).await.unwrap()), [7, 8, 9]);
+        fake.commit([6, 10]);
+        assert_eq!(sequences(&reader.read(1).await.unwrap()), [6]);
+        assert_eq!(sequences(&reader.read(1).await.unwrap()), [10]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sm1_where_looking_at_everything_takes_long_it_is_done_more_rarely() {
+        let fake = Fake::default();
+        fake.commit([5]);
+        let mut reader = fake.reader(&fake.take([0])).await;
+        fake.table().takes = LONG * 2;
+        assert_eq!(sequences(&reader.read(10).await.unwrap()), [5]);
         fake.commit([3, 6]);
-        assert_eq!(sequences(&reader.read(10).await.unwrap()), [3, 6]);
-        assert_eq!(sequences(&reader.read(10).await.unwrap()), NONE);
+        assert_eq!(sequences(&reader.read(10).await.unwrap()), [6], "from the floor");
+        assert_eq!(fake.table().asked.last().map(|(above, _)| *above), Some(4));
+        tokio::time::advance(LONG * 2 * SHARE).await;
+        assert_eq!(sequences(&reader.read(10).await.unwrap()), [3]);
+        fake.table().takes = Duration::ZERO;
+        tokio::time::advance(RAREST).await;
+        reader.read(10).await.unwrap();
+        fake.commit([2, 7]);
+        assert_eq!(sequences(&reader.read(10).await.unwrap()), [2, 7], "it is quick again");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn sm1_a_later_commit_is_found_by_the_next_sweep() {
-        let fake = Fake::default();
-        fake.commit([2, 5]);
-        let mut reader = fake.reader(&fake.take([0])).await;
-        let page = reader.read(10).await.unwrap();
-        deliver(&mut reader, &page).await;
-        tokio::time::advance(GAP * 5).await;
-        assert_eq!(sequences(&reader.read(10).await.unwrap()), NONE);
-        fake.commit([1, 3, 4]);
-        assert_eq!(sequences(&reader.read(10).await.unwrap()), NONE, "that was long ago");
-        tokio::time::advance(SWEEP).await;
-        assert_eq!(sequences(&reader.read(2).await.unwrap()), [1, 3]);
-        assert_eq!(sequences(&reader.read(2).await.unwrap()), [4], "a sweep goes on");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn sm1_a_sweep_sees_past_what_is_under_way() {
+    async fn sm1_a_read_sees_past_what_is_under_way() {
         let fake = Fake::default();
         fake.commit(1..=100);
         let mut reader = fake.reader(&fake.take([0])).await;
         assert_eq!(reader.read(50).await.unwrap().rows.len(), 50);
-        tokio::time::advance(SWEEP).await;
         assert_eq!(sequences(&reader.read(10).await.unwrap()), (51..=60).collect::<Vec<_>>());
         assert_eq!(fake.table().asked, [(0, 50), (0, 60)]);
         assert_eq!(sequences(&reader.read(10).await.unwrap()), (61..=70).collect::<Vec<_>>());
-        assert_eq!(fake.table().asked.last(), Some(&(60, 10)), "above the floor nothing is under way");
+        assert_eq!(fake.table().asked.last(), Some(&(0, 70)), "it begins below all of them");
     }
 
     #[tokio::test(start_paused = true)]
@@ -545,7 +547,7 @@ mod tests {
         fake.table().rows.retain(|sequence, _| ![1, 2, 3].contains(sequence));
         reader.leave(&[1]);
         fake.commit(7..=20);
-        tokio::time::advance(SWEEP).await;
+        tokio::time::advance(RAREST).await;
         for first in [7, 9, 11] {
             let page = reader.read(2).await.unwrap();
             assert_eq!((sequences(&page), page.more), (vec![first, first + 1], true));
@@ -646,7 +648,7 @@ mod tests {
         let page = reader.read(10).await.unwrap();
         assert!(deliver(&mut reader, &page).await.is_empty());
         reader.flush().await.unwrap();
-        tokio::time::advance(SWEEP).await;
+        tokio::time::advance(RAREST).await;
         assert_eq!(sequences(&reader.read(10).await.unwrap()), NONE, "it was delivered");
         assert_eq!(fake.table().noted.get(&0), Some(&2));
         fake.table().locked.clear();

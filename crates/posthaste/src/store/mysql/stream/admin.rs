@@ -11,7 +11,7 @@ use sqlx::{MySql, QueryBuilder, Row};
 use time::PrimitiveDateTime;
 use uuid::Uuid;
 
-use super::super::{EVENT_COLUMNS, admin, begin, decode, stored_time};
+use super::super::{EVENT_COLUMNS, begin, decode, stored_time};
 use super::{MySqlStream, come_up, finish};
 use crate::store::filter::like_pattern;
 use crate::store::settlement::micros;
@@ -66,6 +66,12 @@ const OLD: &str = "
 SELECT seq, lane FROM {parked_table} FORCE INDEX (`{name}_parked_dead`)
  WHERE outcome = 'dead' AND settled_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND ORDER BY id LIMIT ?";
 
+// By its own index, or all that is kept would be read and locked. Rows that somebody has locked wait for another time.
+const PAST: &str = "
+SELECT seq FROM {table} FORCE INDEX (`{name}_settled`)
+ WHERE outcome = 'delivered' AND settled_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+ ORDER BY settled_at LIMIT ? FOR UPDATE SKIP LOCKED";
+
 // Whoever changes what is parked in a lane locks the lane first.
 const LOCK_LANES: &str = "
 SELECT l.lane
@@ -98,6 +104,7 @@ pub(in super::super) struct Statements {
     unsettled: Statement,
     one: Statement,
     old: Statement,
+    past: Statement,
     lock_lanes: Statement,
     died: Statement,
     replay: Statement,
@@ -120,6 +127,7 @@ impl Statements {
             unsettled: statement(UNSETTLED),
             one: statement(ONE),
             old: statement(OLD),
+            past: statement(PAST),
             lock_lanes: statement(LOCK_LANES),
             died: statement(DIED),
             replay: statement(REPLAY),
@@ -267,10 +275,15 @@ pub(in super::super) async fn purge(
     statements: &Statements,
     purge: Purge,
 ) -> sqlx::Result<u64> {
-    if purge.ending == Ending::Delivered {
-        return admin::purge(&stream.pool, &stream.table, purge).await;
-    }
     let mut tx = begin(&stream.pool).await?;
+    if purge.ending == Ending::Delivered {
+        let past = sqlx::query_scalar(statements.past.sql()).bind(micros(purge.older_than)).bind(purge.limit);
+        let mut past: Vec<i64> = past.fetch_all(&mut *tx).await?;
+        past.sort_unstable();
+        finish(&mut tx, &stream.statements, &past, Keep::Nothing).await?;
+        tx.commit().await?;
+        return Ok(past.len() as u64);
+    }
     let old = sqlx::query_as(statements.old.sql()).bind(micros(purge.older_than)).bind(purge.limit);
     let old = old.fetch_all(&mut *tx).await?;
     let dead = lock(&mut tx, statements, old).await?;

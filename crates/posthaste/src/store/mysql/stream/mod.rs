@@ -687,6 +687,10 @@ async fn take_on(
         .bind(micros(beat.lease))
         .execute(&mut *tx)
         .await?;
+    // Whose session is gone has no share: one that lives says so again with its next beat.
+    for relay in absent {
+        sqlx::query(statements.leave.sql()).bind(relay).execute(&mut *tx).await?;
+    }
     let taken = mask(holds.iter().map(|hold| hold.lane));
     let orphans: Vec<i64> =
         sqlx::query_scalar(statements.orphans.sql()).bind(&taken).fetch_all(&mut *tx).await?;

@@ -98,6 +98,9 @@ UPDATE {lanes_table} AS l
 
 const LEAVE: &str = "DELETE FROM {relays_table} WHERE relay = $1";
 
+// Whose session is gone has no share: one that lives says so again with its next beat.
+const GONE: &str = "DELETE FROM {relays_table} WHERE relay = ANY ($1)";
+
 const BLOCKED_AMONG: &str = "SELECT DISTINCT key FROM {parked_table} WHERE blocks AND key = ANY ($1)";
 
 // Whose lanes are still held; they stay so until the statement is done.
@@ -164,7 +167,8 @@ WITH said AS (
                           OR NOT (true {topics}) AS breaks
                      FROM {parked_table} AS p
                     WHERE p.key = h.key AND p.position > h.position AND p.blocks
-                    ORDER BY p.position LIMIT $3) AS t) AS r
+                    ORDER BY p.position
+                    LIMIT (SELECT greatest($3 / greatest(count(*), 1), 10) FROM heads)) AS t) AS r
      WHERE h.leads AND NOT r.broken
 ), chosen AS (
     SELECT c.position, row_number() OVER (ORDER BY c.due, c.head, c.position) AS n
@@ -279,6 +283,7 @@ pub(super) struct Statements {
     repair: Statement,
     release: Statement,
     leave: Statement,
+    gone: Statement,
     blocked_among: Statement,
     park: Statement,
     claim: [Statement; 3],
@@ -312,6 +317,7 @@ impl Statements {
             repair: plain(REPAIR),
             release: plain(RELEASE),
             leave: plain(LEAVE),
+            gone: plain(GONE),
             blocked_among: plain(BLOCKED_AMONG),
             park: plain(PARK),
             claim: TOPICS.map(|topics| statement(CLAIM, topics)),
@@ -362,6 +368,9 @@ impl PostgresStream {
             .bind(beat.present)
             .fetch_all(&mut *tx)
             .await?;
+        if !absent.is_empty() {
+            sqlx::query(self.statements().gone.sql()).bind(absent).execute(&mut *tx).await?;
+        }
         let numbers: Vec<i16> = taken.iter().map(|(lane, _)| *lane).collect();
         sqlx::query(self.statements().suspect.sql()).bind(&numbers).execute(&mut *tx).await?;
         sqlx::query(self.statements().repair.sql()).bind(&numbers).execute(&mut *tx).await?;

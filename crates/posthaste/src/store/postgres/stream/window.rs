@@ -112,7 +112,9 @@ WITH said AS (
      WHERE (l.lane, l.fence) IN (SELECT said.lane, said.fence FROM said)
      ORDER BY l.lane FOR SHARE
 ), forgotten AS (
-    DELETE FROM {places_table} AS p USING said WHERE p.lane = said.lane AND p.step = said.step - 8
+    DELETE FROM {places_table} AS p USING said
+     WHERE p.lane = said.lane AND p.step = said.step - 8 AND p.lane IN (SELECT lane FROM held)
+       AND EXISTS (SELECT FROM {places_table} AS before WHERE before.lane = said.lane AND before.step = said.step)
 )
 INSERT INTO {places_table} (lane, step, base, base_seq, target, after_seq, noted, noted_seq, recover, recover_seq, anchor_seq)
 SELECT said.lane, said.step + 1, said.base::pg_snapshot, said.base_seq, said.target::pg_snapshot, said.after_seq,
