@@ -9,11 +9,10 @@
 //! | `mod.rs` | the store, its statements rendered once for its table |
 //! | `insert.rs` | events into the table, duplicates found |
 //! | `queue.rs` | row leases: claim, extend, settle |
-//! | `stream.rs` | lanes: own, read, park |
 //! | `stream/` | lanes and their owners, pages, parked events; what operators do with a stream |
 //! | `session.rs` | live workers, and the locks that only one of them holds |
 //! | `wake.rs` | notifications between processes |
-//! | `admin.rs`, `stream_admin.rs` | look, count, replay, discard, purge |
+//! | `admin.rs` | look, count, replay, discard, purge |
 //! | `schema.rs` | migrations under a lock, validation against the live table |
 //! | `inbox.rs` | what a consumer has already taken |
 //! | `errors.rs` | which of its errors is which kind |
