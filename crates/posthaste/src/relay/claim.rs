@@ -382,7 +382,11 @@ impl Engine {
         let (answer, answered) = oneshot::channel();
         let engine = Arc::clone(self);
         tokio::spawn(async move {
-            let latest = engine.settings.lease.max(LATEST);
+            // What is read of a stream can be read again, and nobody else gets at it meanwhile.
+            let latest = match engine.is_stream() {
+                true => engine.longest_call(),
+                false => engine.settings.lease.max(LATEST),
+            };
             let claimed = async { engine.feed().await?.claim(&claim).await };
             let claimed = tokio::time::timeout(latest, claimed).await;
             let Ok(claimed) = claimed else { return };

@@ -17,7 +17,7 @@ use super::outage::Outage;
 use super::renew::Leases;
 use super::settings::Settings;
 use super::slots::Slots;
-use super::stream::StreamFeed;
+use super::stream::{Signals, StreamFeed};
 use crate::dispatch::{Route, Routes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -45,7 +45,7 @@ pub(super) struct Engine {
     /// Something is to be claimed.
     pub(super) wake: Arc<Notify>,
     /// Lanes may be free, or are to be given up.
-    pub(super) lanes_wake: Notify,
+    pub(super) lanes_wake: Arc<Notify>,
     /// A breaker opened or closed.
     pub(super) breakers_changed: Arc<watch::Sender<()>>,
     /// The pass that `run_once` asks for.
@@ -185,7 +185,7 @@ impl Engine {
             stands_by: AtomicBool::new(false),
             behind: watch::Sender::new(false),
             wake,
-            lanes_wake: Notify::new(),
+            lanes_wake: Arc::default(),
             feed: OnceCell::new(),
             plain_worker: worker.clone(),
             breakers_changed,
@@ -213,7 +213,9 @@ impl Engine {
                 None => Feed::Queue(Arc::clone(&self.store)),
                 Some(stream) => {
                     let (table, worker) = (Arc::clone(&self.table), self.plain_worker.clone());
-                    Feed::Stream(Arc::new(StreamFeed::new(table, stream, worker, &self.settings)))
+                    let signals =
+                        Signals { claimer: Arc::clone(&self.wake), keeper: Arc::clone(&self.lanes_wake) };
+                    Feed::Stream(Arc::new(StreamFeed::new(table, stream, worker, &self.settings, signals)))
                 }
             })
         };
@@ -333,11 +335,16 @@ impl Engine {
 
     /// Bounds a call to the store: a connection that was cut without a word would never answer.
     pub(super) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let most = (self.settings.lease / 4).clamp(Duration::from_secs(1), Duration::from_secs(15));
+        let most = self.longest_call();
         tokio::time::timeout(most, call).await.unwrap_or_else(|_| {
             let message = format!("table {}: the database did not answer within {most:?}", self.table);
             Err(Error::new(ErrorKind::Unreachable, message))
         })
+    }
+
+    /// How long a call to the store may take.
+    pub(super) fn longest_call(&self) -> Duration {
+        (self.settings.lease / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
     }
 
     /// Begins the end.

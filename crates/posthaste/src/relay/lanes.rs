@@ -32,7 +32,7 @@ const PER_LEASE: u32 = 4;
 const SURELY: (u32, u32) = (3, 4);
 /// How long an owner's session is gone before its lanes are taken: longer than a live one takes to open another.
 const ABSENCE: Duration = Duration::from_secs(3);
-/// How often to look whether lanes that are given up have nothing under way.
+/// How often to look whether lanes that are given up have nothing under way; nor is there a look more often when called.
 const DRAINS: Duration = Duration::from_millis(10);
 
 /// The first look, before anything is claimed: who asks for one pass is to have lanes for it.
@@ -55,10 +55,11 @@ pub(super) async fn run(engine: Arc<Engine>, begun: Option<Keeper>, mut drained:
     };
     while !*drained.borrow_and_update() {
         let rest = keeper.look(&mut pauses).await;
+        let soonest = Instant::now() + DRAINS;
         tokio::select! {
             _ = drained.changed() => {}
             () = tokio::time::sleep(rest) => {}
-            () = keeper.engine.lanes_wake.notified() => {}
+            () = keeper.engine.lanes_wake.notified() => tokio::time::sleep_until(soonest).await,
         }
     }
     keeper.resign().await;
@@ -126,7 +127,7 @@ impl Keeper {
 
     async fn beat(&mut self) -> Result<()> {
         let (asked, lease) = (Instant::now(), self.engine.settings.lane_lease);
-        let holds = self.feed.holds().await;
+        let holds = self.feed.holds();
         let beat = self.said(&holds);
         let council = self.engine.in_time(self.feed.stream().beat(&beat)).await?;
         self.member = true;
@@ -162,7 +163,6 @@ impl Keeper {
         };
         let lost: Vec<u16> = holds.iter().filter(|hold| !is_mine(hold)).map(|hold| hold.lane).collect();
         if !lost.is_empty() {
-            self.leaving.retain(|lane| !lost.contains(lane));
             self.feed.lose(&lost).await;
         }
     }
@@ -186,6 +186,7 @@ impl Keeper {
     /// Gives up what is beyond the share, once nothing of it is under way.
     async fn give_up(&mut self, share: usize) -> Result<()> {
         let held = self.feed.lanes();
+        self.leaving.retain(|lane| held.contains(lane));
         let kept = held.iter().filter(|lane| !self.leaving.contains(lane)).count();
         let beyond: Vec<u16> = held
             .iter()
@@ -202,7 +203,7 @@ impl Keeper {
             return Ok(());
         }
         let leaving: Vec<u16> = self.leaving.iter().copied().collect();
-        let released = self.feed.release(&leaving).await?;
+        let released = self.engine.in_time(self.feed.release(&leaving)).await?;
         if !released.is_empty() {
             tracing::info!(table = %self.engine.table, lanes = ?released, "lanes were handed over");
             self.leaving.retain(|lane| !released.contains(lane));
@@ -228,7 +229,8 @@ impl Keeper {
         if free.is_empty() {
             return Ok(());
         }
-        let taken = self.engine.in_time(self.feed.stream().take(&self.said(&[]), &free, gone)).await?;
+        let before = self.feed.owned_last();
+        let taken = self.engine.in_time(self.feed.stream().take(&self.said(&before), &free, gone)).await?;
         self.engine.in_time(self.feed.open(&taken)).await?;
         let lanes: Vec<u16> = taken.iter().map(|hold| hold.lane).collect();
         tracing::info!(table = %self.engine.table, ?lanes, "lanes were taken");
@@ -244,9 +246,9 @@ impl Keeper {
         self.feed.set_looked(false);
         let (asked, lease) = (Instant::now(), self.engine.settings.lane_lease);
         self.give_up(0).await?;
-        let holds = self.feed.holds().await;
+        let holds = self.feed.holds();
         if holds.is_empty() {
-            self.feed.stream().leave(self.feed.worker()).await?;
+            self.engine.in_time(self.feed.stream().leave(self.feed.worker())).await?;
             self.member = false;
             telemetry::lanes(&self.engine.table, 0);
             return Ok(());

@@ -20,7 +20,9 @@ pub(super) struct Key(u128);
 impl Key {
     /// The aggregate's; `None` for an event without one.
     pub(super) fn of(event: &Event) -> Option<Self> {
-        let aggregate = (event.namespace(), event.aggregate_type(), event.aggregate_id()?);
+        // One without a type and one with an empty type are the same, as in the database.
+        let kind = event.aggregate_type().unwrap_or_default();
+        let aggregate = (event.namespace(), kind, event.aggregate_id()?);
         let half = |salt: u8| {
             let mut hasher = DefaultHasher::new();
             (salt, aggregate).hash(&mut hasher);
@@ -49,8 +51,10 @@ pub(super) struct Order {
 }
 
 /// One aggregate's events under way.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Aggregate {
+    /// The ticket of the first of them: another aggregate of the same key may have been forgotten.
+    since: u64,
     under_way: usize,
     /// Whether they have their places among the parked already.
     parked: bool,
@@ -65,18 +69,30 @@ pub(super) enum Standing {
     Known,
     /// Events of it are under way that have no place yet: this one goes behind them.
     UnderWay,
+    /// One of those under way was not delivered: this one is parked behind them. Were it to join them, an aggregate that has
+    /// always something under way would never come to be tried again.
+    Failed,
 }
 
 impl Order {
     /// A turn for an event that has just been read, and how its aggregate stood before.
     pub(super) fn join(self: &Arc<Self>, key: Key) -> (Turn, Standing) {
         let mut order = self.lock();
-        let aggregate =
-            order.entry(key).or_insert_with(|| Aggregate { parked: true, ..Aggregate::default() });
-        aggregate.under_way += 1;
-        let standing = if aggregate.parked { Standing::Known } else { Standing::UnderWay };
         let ticket = self.turns.fetch_add(1, Ordering::Relaxed);
-        (Turn { order: Arc::clone(self), key, ticket }, standing)
+        let new = || Aggregate { since: ticket, under_way: 0, parked: true, failed: None };
+        let aggregate = order.entry(key).or_insert_with(new);
+        aggregate.under_way += 1;
+        let standing = match aggregate {
+            Aggregate { failed: Some(_), .. } => Standing::Failed,
+            Aggregate { parked: true, .. } => Standing::Known,
+            _ => Standing::UnderWay,
+        };
+        (Turn { order: Arc::clone(self), key, ticket, since: aggregate.since }, standing)
+    }
+
+    /// What is under way of this aggregate is somebody else's by now: what of it has not begun comes behind what has.
+    pub(super) fn forget(&self, key: Key) {
+        self.lock().remove(&key);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Aggregate>> {
@@ -90,14 +106,13 @@ pub(super) struct Turn {
     order: Arc<Order>,
     key: Key,
     ticket: u64,
+    since: u64,
 }
 
 impl Turn {
     /// It has no place among the parked: whatever is read later goes behind it.
     pub(super) fn unparked(self) -> Self {
-        if let Some(aggregate) = self.order.lock().get_mut(&self.key) {
-            aggregate.parked = false;
-        }
+        self.with(|aggregate| aggregate.parked = false);
         self
     }
 
@@ -112,24 +127,28 @@ impl Turn {
 
     /// It was not delivered: what comes behind it waits.
     pub(super) fn fail(&self) {
-        if let Some(aggregate) = self.order.lock().get_mut(&self.key) {
+        self.with(|aggregate| {
             aggregate.failed = Some(aggregate.failed.map_or(self.ticket, |first| first.min(self.ticket)));
-        }
+        });
     }
 
-    /// Whether one before it was not delivered.
+    /// Whether one before it was not delivered, or nobody knows.
     pub(super) fn is_behind(&self) -> bool {
-        self.order
-            .lock()
-            .get(&self.key)
-            .and_then(|aggregate| aggregate.failed)
-            .is_some_and(|first| first < self.ticket)
+        self.with(|aggregate| aggregate.failed.is_some_and(|first| first < self.ticket)).unwrap_or(true)
+    }
+
+    /// Its aggregate, unless that was forgotten.
+    fn with<T>(&self, look: impl FnOnce(&mut Aggregate) -> T) -> Option<T> {
+        let mut order = self.order.lock();
+        order.get_mut(&self.key).filter(|aggregate| aggregate.since == self.since).map(look)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut entry) = self.order.lock().entry(self.key) {
+        if let Entry::Occupied(mut entry) = self.order.lock().entry(self.key)
+            && entry.get().since == self.since
+        {
             entry.get_mut().under_way -= 1;
             if entry.get().under_way == 0 {
                 entry.remove();
@@ -171,5 +190,33 @@ mod tests {
         let order = Arc::new(Order::default());
         let _parked = order.join(key(1));
         assert_eq!(order.join(key(1)).1, Standing::Known);
+    }
+
+    #[test]
+    fn sm2_what_is_read_behind_a_failure_does_not_join_what_is_under_way() {
+        let order = Arc::new(Order::default());
+        let first = order.join(key(1)).0.unparked();
+        let second = order.join(key(1)).0.unparked();
+        first.fail();
+        drop(first);
+        assert_eq!(order.join(key(1)).1, Standing::Failed);
+        drop(second);
+        assert_eq!(order.join(key(1)).1, Standing::Known);
+    }
+
+    #[test]
+    fn sm1_what_was_forgotten_does_not_begin_and_does_not_hold_up_what_is_read_anew() {
+        let order = Arc::new(Order::default());
+        let old = order.join(key(1)).0.unparked();
+        order.forget(key(1));
+        let (new, standing) = order.join(key(1));
+        assert_eq!(standing, Standing::Known);
+        old.fail();
+        assert!(old.is_behind());
+        assert!(!new.is_behind());
+        drop(old);
+        let later = order.join(key(1)).0;
+        new.fail();
+        assert!(later.is_behind());
     }
 }

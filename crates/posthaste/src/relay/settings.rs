@@ -8,7 +8,7 @@ use super::retry::{Random, Retries, SystemRandom};
 use super::stream::OnDead;
 use crate::dispatch::TopicMap;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::TableName;
+use crate::store::{Keep, TableName};
 
 /// What a relay is told; the builder documents each with the reason for its default.
 #[derive(Clone)]
@@ -64,6 +64,9 @@ impl Default for Settings {
     }
 }
 
+/// It is renewed four times in its time, with a pause of a busy machine or database in between.
+const SHORTEST_LANE_LEASE: Duration = Duration::from_secs(1);
+
 impl Settings {
     /// How many claimed events are in memory at once: enough to claim while the last batch is under way, and more
     /// where several routes share it.
@@ -77,6 +80,11 @@ impl Settings {
     /// wait for others most of their time.
     pub(super) fn concurrency(&self, batch_limit: usize) -> usize {
         self.concurrency.unwrap_or(if batch_limit == 1 { 32 } else { 4 })
+    }
+
+    /// What is kept of events that were delivered.
+    pub(super) fn keep(&self) -> Keep {
+        if self.retention.is_zero() { Keep::Nothing } else { Keep::Delivered }
     }
 
     /// Refuses what cannot work, and says which.
@@ -100,6 +108,12 @@ impl Settings {
         ];
         if let Some((name, _)) = durations.iter().find(|(_, value)| value.is_zero()) {
             return refuse(format!("the {name} is 0"));
+        }
+        if self.lane_lease < SHORTEST_LANE_LEASE {
+            return refuse(format!(
+                "the lane lease {:?} is shorter than {SHORTEST_LANE_LEASE:?}: a relay that lives could not say so in time",
+                self.lane_lease
+            ));
         }
         if self.timeout >= self.lease {
             return refuse(format!(

@@ -22,7 +22,7 @@ use super::job::{Job, Note};
 use super::outage::{Doing, Pauses};
 use super::verdict::Ending;
 use crate::error::{Error, ErrorKind};
-use crate::store::{Keep, Settled, Verdict};
+use crate::store::{Settled, Verdict};
 use crate::telemetry;
 
 /// How long the first of a batch waits for others.
@@ -78,10 +78,7 @@ impl Settler {
 
     /// Writes a batch, however long the database takes; answers with those whose rows others have locked.
     async fn write(&mut self, mut batch: Vec<Ended>) -> Vec<Ended> {
-        let keep = match self.engine.settings.retention {
-            Duration::ZERO => Keep::Nothing,
-            _ => Keep::Delivered,
-        };
+        let keep = self.engine.settings.keep();
         let mut refusals = 0;
         loop {
             let settled = async {

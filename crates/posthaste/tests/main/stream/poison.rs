@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use posthaste::relay::OnDead;
 use posthaste::store::{Filter, Status};
-use posthaste::{Admin, Event, Failure};
+use posthaste::{Admin, Backoff, Event, Failure};
 
 use super::fleet::Fleet;
 use super::history::{Fact, History, Latencies, Witness};
@@ -20,6 +20,7 @@ conformance_sql_by_kind!(
     sm2_a_rejected_event_parks_its_aggregate_until_a_replay,
     sm2_an_event_out_of_attempts_parks_its_aggregate_until_it_is_discarded,
     sm2_an_event_that_succeeds_at_its_third_attempt_is_waited_for,
+    sm2_a_busy_aggregate_is_tried_again_before_all_of_it_is_parked,
     sm2_an_unordered_topic_parks_only_itself,
     sm2_events_of_nothing_and_of_something_else_wait_for_nobody,
     sm2_a_delayed_event_holds_up_nobody,
@@ -127,6 +128,36 @@ async fn sm2_a_rejected_event_parks_its_aggregate_until_a_replay(kind: Kind) {
 
 async fn sm2_an_event_out_of_attempts_parks_its_aggregate_until_it_is_discarded(kind: Kind) {
     poisoned(kind, || Failure::retry("not now"), false).await;
+}
+
+/// Much of it waits to be read, so that something of it is always under way.
+async fn sm2_a_busy_aggregate_is_tried_again_before_all_of_it_is_parked(kind: Kind) {
+    const BACKLOG: u64 = 5000;
+    let db = stream(kind, 1).await;
+    let history = History::default();
+    versions(&db, &history, "busy", 1..=BACKLOG).await;
+    let again = Arc::new(tokio::sync::Notify::new());
+    let witness = {
+        let again = Arc::clone(&again);
+        Witness::new(&history, 0).answering(move |delivery| {
+            if Fact::of(delivery).version > 1 || delivery.attempt > 2 {
+                return Ok(());
+            }
+            if delivery.attempt == 2 {
+                again.notify_one();
+            }
+            Err(Failure::retry("not yet"))
+        })
+    };
+    let backoff = Backoff::exponential(Duration::from_millis(10), Duration::from_millis(20)).max_attempts(5);
+    let relay = db.relay().batch(50).retry(backoff).handler(witness).start().await.unwrap();
+    again.notified().await;
+    let lag = db.store().stream().await.unwrap().unwrap().lag(10_000).await.unwrap();
+    assert!(lag[0].events.n > BACKLOG / 2, "all of it was read before the first was tried again: {lag:?}");
+    history.wait_for(BACKLOG as usize, MINUTE).await;
+    relay.stop().await;
+    history.assert_clean();
+    done(db).await;
 }
 
 async fn sm2_an_event_that_succeeds_at_its_third_attempt_is_waited_for(kind: Kind) {

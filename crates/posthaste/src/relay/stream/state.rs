@@ -1,0 +1,166 @@
+//! What a feed has in its hands: lanes, pages, and events that were given out and have not ended.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::super::feed::FedEvent;
+use crate::event::Event;
+use crate::store::Lease;
+use crate::store::stream::{Hold, Page, Reader};
+
+pub(super) struct State {
+    pub(super) reader: Box<dyn Reader>,
+    pub(super) holds: BTreeMap<u16, Hold>,
+    /// Lanes that are being given up.
+    pub(super) leaving: BTreeSet<u16>,
+    /// What is under way and may have been parked where it stands: nobody heard whether it was.
+    pub(super) maybe_parked: HashSet<i64>,
+    /// By `seq`, what has been given out and is not settled.
+    pub(super) under_way: HashMap<i64, UnderWay>,
+    pub(super) pages: BTreeMap<u64, PageState>,
+    /// What was read and has not been dealt with yet.
+    pub(super) kept: Option<Page>,
+    /// Parked events that were claimed and have not been given out yet.
+    pub(super) claimed: Vec<FedEvent>,
+    /// Whether it is not known what came of a claim of parked events.
+    pub(super) unsure: bool,
+    /// How many events of pages were given out.
+    pub(super) given: u64,
+    pub(super) has_parked: bool,
+    pub(super) asked: Option<Instant>,
+    pub(super) repaired: Instant,
+}
+
+pub(super) struct UnderWay {
+    pub(super) hold: Hold,
+    pub(super) lease: Lease,
+    pub(super) event: Arc<Event>,
+    pub(super) source: Source,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    Page(u64),
+    Parked { suspect: bool },
+}
+
+pub(super) struct PageState {
+    /// How many of its rows are kept or under way.
+    pub(super) left: usize,
+    pub(super) read: Instant,
+    /// How many events had been given out when it was read.
+    pub(super) given: u64,
+}
+
+impl UnderWay {
+    pub(super) fn page(&self) -> Option<u64> {
+        match self.source {
+            Source::Page(number) => Some(number),
+            Source::Parked { .. } => None,
+        }
+    }
+}
+
+impl State {
+    pub(super) fn new(reader: Box<dyn Reader>) -> Self {
+        Self {
+            reader,
+            holds: BTreeMap::new(),
+            leaving: BTreeSet::new(),
+            maybe_parked: HashSet::new(),
+            under_way: HashMap::new(),
+            pages: BTreeMap::new(),
+            kept: None,
+            claimed: Vec::new(),
+            unsure: false,
+            given: 0,
+            has_parked: false,
+            asked: None,
+            repaired: Instant::now(),
+        }
+    }
+
+    pub(super) fn holds(&self) -> Vec<Hold> {
+        self.holds.values().copied().collect()
+    }
+
+    /// Those of which more is to be given out.
+    pub(super) fn staying(&self) -> Vec<Hold> {
+        self.holds.values().filter(|hold| !self.leaving.contains(&hold.lane)).copied().collect()
+    }
+
+    /// A page was read.
+    pub(super) fn keep(&mut self, page: Page) {
+        if !page.rows.is_empty() {
+            let read = PageState { left: page.rows.len(), read: Instant::now(), given: self.given };
+            self.pages.insert(page.number, read);
+        }
+        self.kept = Some(page);
+    }
+
+    /// So many rows of a page are neither kept nor under way any more.
+    pub(super) fn leave_page(&mut self, number: u64, rows: usize) {
+        if let Some(page) = self.pages.get_mut(&number) {
+            page.left = page.left.saturating_sub(rows);
+        }
+    }
+
+    /// Forgets lanes that are somebody else's by now, and what was under way of them.
+    pub(super) fn lose(&mut self, lanes: &[u16]) {
+        self.reader.close(lanes);
+        if let Some(page) = &mut self.kept {
+            let (number, before) = (page.number, page.rows.len());
+            page.rows.retain(|row| !lanes.contains(&row.hold.lane));
+            let gone = before - page.rows.len();
+            self.leave_page(number, gone);
+        }
+        self.holds.retain(|lane, _| !lanes.contains(lane));
+        self.leaving.retain(|lane| !lanes.contains(lane));
+        let is_lost = |event: &FedEvent| {
+            self.under_way.get(&event.lease.sequence()).is_none_or(|out| lanes.contains(&out.hold.lane))
+        };
+        self.claimed.retain(|event| !is_lost(event));
+        let lost = self.under_way.values().filter(|out| lanes.contains(&out.hold.lane));
+        let lost: Vec<i64> = lost.map(|out| out.lease.sequence()).collect();
+        self.end(&lost);
+    }
+
+    /// These have ended.
+    pub(super) fn end(&mut self, sequences: &[i64]) {
+        for sequence in sequences {
+            if let Some(UnderWay { source: Source::Page(number), .. }) = self.under_way.remove(sequence) {
+                self.leave_page(number, 1);
+            }
+        }
+    }
+
+    /// These are parked where they stand.
+    pub(super) fn has_places(&mut self, sequences: &[i64]) {
+        for sequence in sequences {
+            let Some(out) = self.under_way.get_mut(sequence) else { continue };
+            let page = out.page();
+            out.source = Source::Parked { suspect: false };
+            if let Some(number) = page {
+                self.leave_page(number, 1);
+            }
+        }
+    }
+
+    /// Pages of which nothing would be left without these.
+    pub(super) fn finished_without(&self, ended: &HashSet<i64>) -> Vec<u64> {
+        let mut left: HashMap<u64, usize> =
+            self.pages.iter().map(|(number, page)| (*number, page.left)).collect();
+        for sequence in ended {
+            if let Some(UnderWay { source: Source::Page(number), .. }) = self.under_way.get(sequence) {
+                left.entry(*number).and_modify(|left| *left -= 1);
+            }
+        }
+        left.into_iter().filter(|(_, left)| *left == 0).map(|(number, _)| number).collect()
+    }
+
+    pub(super) fn has_suspect(&self) -> bool {
+        self.under_way.values().any(|out| out.source == Source::Parked { suspect: true })
+    }
+}

@@ -1,0 +1,250 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::VecDeque;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use time::OffsetDateTime;
+
+use super::super::feed::{Fed, Said};
+use super::*;
+use crate::error::{Error, ErrorKind};
+use crate::store::stream::{
+    Beat, BlockedAggregate, Council, LaneLag, Page, Parked, ParkedClaim, ParkedEnd, Reader, Row,
+};
+use crate::store::{Claim, Lanes, Verdict};
+
+const HOLD: Hold = Hold { lane: 0, fence: 1 };
+
+/// A stream of one lane in memory, in which nothing parked comes up again.
+#[derive(Clone, Default)]
+struct Fake(Arc<Mutex<Memory>>);
+
+/// What is to be read, and what was said of it.
+#[derive(Default)]
+struct Memory {
+    pages: VecDeque<Page>,
+    parked: Vec<(i64, Wait)>,
+    finished: Vec<u64>,
+    released: Vec<Hold>,
+    blocked: HashSet<String>,
+    /// Whether the next question is not answered.
+    fails: bool,
+}
+
+impl Fake {
+    fn said(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next page has an event of each of these aggregates.
+    fn page(&self, number: u64, aggregates: &[&str]) {
+        let row = |(n, aggregate): (usize, &&str)| {
+            let event = Event::json("t", &0).unwrap().aggregate("order", *aggregate).build().unwrap();
+            Row {
+                hold: HOLD,
+                sequence: number as i64 * 100 + n as i64,
+                id: event.id(),
+                topic: "t".to_owned(),
+                created_at: OffsetDateTime::UNIX_EPOCH,
+                delayed: false,
+                suspect: false,
+                event: Ok(event),
+            }
+        };
+        let rows = aggregates.iter().enumerate().map(row).collect();
+        self.said().pages.push_back(Page { number, rows, lost: Vec::new(), more: false });
+    }
+}
+
+#[async_trait]
+impl Reader for Fake {
+    async fn open(&mut self, _: &[Hold]) -> Result<()> {
+        Ok(())
+    }
+
+    fn leave(&mut self, _: &[u16]) {}
+
+    fn finished(&mut self, _: &[u16]) {}
+
+    fn close(&mut self, _: &[u16]) {}
+
+    async fn read(&mut self, _: u32) -> Result<Page> {
+        Ok(self.said().pages.pop_front().unwrap_or_default())
+    }
+
+    async fn settle(&mut self, _: &[(Hold, i64)], pages: &[u64], _: Keep) -> Result<Vec<u16>> {
+        self.said().finished.extend(pages);
+        Ok(Vec::new())
+    }
+
+    async fn flush(&mut self) -> Result<Vec<u16>> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl Stream for Fake {
+    fn lanes(&self) -> Lanes {
+        Lanes::new(1).unwrap()
+    }
+
+    async fn beat(&self, _: &Beat<'_>) -> Result<Council> {
+        Ok(Council::default())
+    }
+
+    async fn take(&self, _: &Beat<'_>, _: &[u16], _: &[String]) -> Result<Vec<Hold>> {
+        Ok(vec![HOLD])
+    }
+
+    async fn release(&self, holds: &[Hold]) -> Result<()> {
+        self.said().released.extend(holds);
+        Ok(())
+    }
+
+    async fn leave(&self, _: &WorkerId) -> Result<()> {
+        Ok(())
+    }
+
+    fn reader(&self) -> Box<dyn Reader> {
+        Box::new(self.clone())
+    }
+
+    async fn blocked_among(&self, keys: &[String]) -> Result<HashSet<String>> {
+        let mut said = self.said();
+        if std::mem::take(&mut said.fails) {
+            return Err(Error::new(ErrorKind::Unreachable, "gone"));
+        }
+        Ok(keys.iter().filter(|key| said.blocked.contains(*key)).cloned().collect())
+    }
+
+    async fn park(&self, parks: &[Park]) -> Result<Vec<u16>> {
+        let mut said = self.said();
+        said.parked.extend(parks.iter().map(|park| (park.sequence, park.wait)));
+        said.blocked.extend(parks.iter().map(|park| park.key.clone()));
+        Ok(Vec::new())
+    }
+
+    async fn claim_parked(&self, _: &ParkedClaim<'_>) -> Result<Vec<Parked>> {
+        Ok(Vec::new())
+    }
+
+    async fn claimed(&self, _: &[Hold]) -> Result<Vec<(Hold, i64)>> {
+        Ok(Vec::new())
+    }
+
+    async fn settle_parked(&self, _: &[ParkedEnd], _: Keep) -> Result<Vec<u16>> {
+        Ok(Vec::new())
+    }
+
+    async fn has_parked(&self, _: &[u16]) -> Result<bool> {
+        Ok(true)
+    }
+
+    async fn blocked(&self, _: u32) -> Result<Vec<BlockedAggregate>> {
+        Ok(Vec::new())
+    }
+
+    async fn lag(&self, _: u32) -> Result<Vec<LaneLag>> {
+        Ok(Vec::new())
+    }
+}
+
+async fn feed(fake: &Fake) -> StreamFeed {
+    let worker = WorkerId::new("w").unwrap();
+    let signals = Signals { claimer: Arc::default(), keeper: Arc::default() };
+    let settings = Settings { batch: 2, ..Settings::default() };
+    let feed = StreamFeed::new("t".into(), Arc::new(fake.clone()), worker, &settings, signals);
+    feed.open(&[HOLD]).await.unwrap();
+    feed.lives_until(Instant::now() + Duration::from_secs(3600));
+    feed.set_looked(true);
+    feed
+}
+
+async fn claim(feed: &StreamFeed, limit: u32) -> Result<Fed> {
+    feed.claim(&Claim::by(WorkerId::new("w").unwrap()).limit(limit)).await
+}
+
+fn sequences(fed: &Fed) -> Vec<i64> {
+    fed.events.iter().map(|event| event.lease.sequence()).collect()
+}
+
+async fn settle(feed: &StreamFeed, fed: &Fed, verdict: Verdict) {
+    let said = |event| Said { lease: event, verdict: &verdict, behind: false };
+    let said: Vec<Said<'_>> = fed.events.iter().map(|event| said(&event.lease)).collect();
+    feed.settle(&said, Keep::Delivered).await.unwrap();
+}
+
+#[tokio::test]
+async fn sm1_a_page_that_was_kept_is_given_out_in_parts_and_done_when_all_of_it_is() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "b", "c"]);
+    fake.said().fails = true;
+    assert!(claim(&feed, 3).await.is_err());
+    // A breaker lets one event through.
+    let first = claim(&feed, 1).await.unwrap();
+    assert_eq!(sequences(&first), [100]);
+    assert!(first.more);
+    settle(&feed, &first, Verdict::Delivered).await;
+    assert!(fake.said().finished.is_empty(), "two of it are not delivered");
+    let rest = claim(&feed, 5).await.unwrap();
+    assert_eq!(sequences(&rest), [101, 102]);
+    settle(&feed, &rest, Verdict::Delivered).await;
+    assert_eq!(fake.said().finished, [1]);
+}
+
+#[tokio::test]
+async fn sm1_a_lane_is_given_up_although_some_of_it_was_read_and_not_given_out() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "b"]);
+    fake.said().fails = true;
+    assert!(claim(&feed, 2).await.is_err());
+    let first = claim(&feed, 1).await.unwrap();
+    feed.leave(&[0]).await;
+    assert!(feed.release(&[0]).await.unwrap().is_empty(), "one of it is under way");
+    settle(&feed, &first, Verdict::Delivered).await;
+    assert_eq!(feed.release(&[0]).await.unwrap(), [0]);
+    assert_eq!(fake.said().parked, [(101, Wait::Behind)], "who takes it finds the other one");
+    assert_eq!(fake.said().released, [HOLD]);
+}
+
+#[tokio::test]
+async fn sm2_what_is_read_after_a_failure_is_parked_behind_what_is_under_way() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "a", "b"]);
+    let first = claim(&feed, 3).await.unwrap();
+    assert_eq!(sequences(&first), [100, 101, 102]);
+    first.events[0].turn.as_ref().unwrap().fail();
+    fake.page(2, &["a", "b"]);
+    let second = claim(&feed, 3).await.unwrap();
+    assert_eq!(sequences(&second), [201], "of another aggregate");
+    assert_eq!(
+        fake.said().parked,
+        [(100, Wait::Running), (101, Wait::Running), (200, Wait::Behind)],
+        "each in its place"
+    );
+}
+
+#[tokio::test]
+async fn sm1_a_straggler_is_parked_after_so_many_events_however_quickly_they_went() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["slow"]);
+    let slow = claim(&feed, 10).await.unwrap();
+    assert_eq!(sequences(&slow), [100]);
+    // Four times as many as fit into memory: two batches of two.
+    for number in 2..=5 {
+        fake.page(number, &["a", "b", "c", "d"]);
+        let fed = claim(&feed, 10).await.unwrap();
+        settle(&feed, &fed, Verdict::Delivered).await;
+        assert!(fake.said().parked.is_empty());
+    }
+    assert!(!fake.said().finished.contains(&1));
+    claim(&feed, 10).await.unwrap();
+    assert_eq!(fake.said().parked, [(100, Wait::Running)]);
+    assert!(fake.said().finished.contains(&1));
+}
