@@ -27,7 +27,7 @@ fn beside_the_server(program: &str, arguments: &[&str], file: &Path) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sm3_a_stream_that_is_moved_to_another_cluster_loses_nothing() {
     let history = History::default();
-    let plan = |seed, events| Plan { seed, events, writers: 4, rest: SECOND / 1000 };
+    let plan = |seed, events| Plan { seed, events, writers: 4, rest: SECOND / 1000, long: 0 };
     let dump = target().join("tmp").join(format!("moved-{}.sql", uuid::Uuid::now_v7().simple()));
 
     let server = PrivateServer::start(Kind::Postgres).await;

@@ -44,6 +44,7 @@ ways! {
 conformance_sql_by_kind!(
     sm1_other_aggregates_do_not_wait_for_a_slow_one,
     sm1_order_while_events_fail_and_relays_come_and_go,
+    sm1_order_while_transactions_stay_open_for_seconds,
     sm1_order_while_relays_are_killed,
     sm1_order_while_relays_are_paused_past_their_lease,
 );
@@ -87,6 +88,25 @@ async fn sm1_order_while_events_fail_and_relays_come_and_go(kind: Kind) {
     fleet.stop().await;
     history.assert_clean();
     assert_eq!((db.count(Status::Pending).await, db.count(Status::Dead).await), (0, 0));
+    done(db).await;
+}
+
+/// They commit far below what was read since, with pages of a few events.
+async fn sm1_order_while_transactions_stay_open_for_seconds(kind: Kind) {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let db = stream(kind, 2).await;
+    prepare(&db).await;
+    let history = History::default();
+    let fleet =
+        Fleet::with(&db, 1, |relay, n| relay.handler(Witness::new(&history, n)).batch(5).capacity(20)).await;
+    // SQLite has one writer: everybody waits for who stays.
+    let (events, long) = if kind == Kind::Sqlite { (600, 1) } else { (3000, 2) };
+    producers::run(&db, &history, Plan { long, ..Plan::busy(kind, seed, events) }).await;
+    history.wait_for(history.commits(), MINUTE).await;
+    fleet.stop().await;
+    let verdict = history.assert_clean();
+    assert_eq!(verdict.repeats, 0);
     done(db).await;
 }
 

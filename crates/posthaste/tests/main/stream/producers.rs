@@ -22,13 +22,15 @@ pub struct Plan {
     pub events: usize,
     /// How long a writer rests between two transactions, at most.
     pub rest: Duration,
+    /// Of a hundred transactions, how many stay open for seconds.
+    pub long: u8,
 }
 
 impl Plan {
     /// As many writers as the database has use for, without rest.
     pub fn busy(kind: Kind, seed: u64, events: usize) -> Self {
         let writers = if kind == Kind::Sqlite { 4 } else { 12 };
-        Self { seed, writers, events, rest: Duration::ZERO }
+        Self { seed, writers, events, rest: Duration::ZERO, long: 0 }
     }
 }
 
@@ -104,7 +106,7 @@ pub async fn run(db: &Arc<Db>, history: &History, plan: Plan) {
         let (left, again) = (Arc::clone(&left), Arc::clone(&again));
         tokio::spawn(async move {
             while left.load(Ordering::Relaxed) > 0 {
-                match transaction(&db, &history, &mut rng).await {
+                match transaction(&db, &history, &mut rng, plan.long).await {
                     Ok(written) => drop(left.fetch_sub(written, Ordering::Relaxed)),
                     Err(why) => {
                         let times = again.fetch_add(1, Ordering::Relaxed) + 1;
@@ -122,7 +124,7 @@ pub async fn run(db: &Arc<Db>, history: &History, plan: Plan) {
 }
 
 /// One transaction; how many events it has committed.
-async fn transaction(db: &Db, history: &History, rng: &mut fastrand::Rng) -> Result<i64, String> {
+async fn transaction(db: &Db, history: &History, rng: &mut fastrand::Rng, long: u8) -> Result<i64, String> {
     let mut aggregates = vec![rng.u32(..AGGREGATES)];
     if rng.u8(..8) == 0 {
         aggregates.push(rng.u32(..AGGREGATES));
@@ -153,6 +155,7 @@ async fn transaction(db: &Db, history: &History, rng: &mut fastrand::Rng) -> Res
     }
     let longest = if db.kind() == Kind::Sqlite { 2000 } else { 6000 };
     match rng.u8(..20) {
+        _ if rng.u8(..100) < long => pause(rng.u64(1_000_000..3_000_000)).await,
         0 => pause(rng.u64(1000..longest)).await,
         1..4 => pause(1000).await,
         _ => pause(rng.u64(..400)).await,
