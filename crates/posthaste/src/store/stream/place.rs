@@ -51,6 +51,27 @@ pub(crate) fn refused(holds: impl Iterator<Item = Hold>, held: &HashSet<Hold>) -
     lanes.into_iter().collect()
 }
 
+/// Lanes that are free and are taken.
+pub(crate) struct Takes {
+    pub(crate) holds: Vec<Hold>,
+    /// Those of them, as a [`mask`], that nobody owned since who takes them did: what it had under way ended with nobody's
+    /// process.
+    pub(crate) continued: String,
+}
+
+impl Takes {
+    /// Of these lanes, each with the fence that was the last and the one that is to be the next.
+    pub(crate) fn of(free: impl Iterator<Item = (u16, i64, i64)>, held_last: &[Hold]) -> Self {
+        let free: Vec<(Hold, Hold)> =
+            free.map(|(lane, last, next)| (Hold { lane, fence: last }, Hold { lane, fence: next })).collect();
+        let continued = free.iter().filter(|(last, _)| held_last.contains(last));
+        Self {
+            continued: mask(continued.map(|(last, _)| last.lane)),
+            holds: free.iter().map(|(_, next)| *next).collect(),
+        }
+    }
+}
+
 /// Values as a JSON array.
 pub(crate) fn json_text(values: impl Iterator<Item = Value>) -> String {
     Value::Array(values.collect()).to_string()

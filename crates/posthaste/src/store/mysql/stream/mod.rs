@@ -27,7 +27,7 @@ use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::stream::floor::{Delivered, FloorReader, Ground};
 use crate::store::stream::place::{
-    Ended, MOST_RUNS, MOST_WAITING, Waiting, age, firsts_json, holds_json, json_text, keys_json, lane,
+    Ended, MOST_RUNS, MOST_WAITING, Takes, Waiting, age, firsts_json, holds_json, json_text, keys_json, lane,
     longest_due, mask, places, refused,
 };
 use crate::store::stream::{
@@ -80,8 +80,10 @@ SELECT lane, fence, owner,
 );
 
 // A lane that somebody is just writing to is passed over, not waited for. One's own is free: who takes it does not know of it.
+// A server that takes over after another may not know of the last owners: what it counts on from was theirs already, and
+// the time was not.
 const FREE: &str = "
-SELECT lane, fence
+SELECT lane, fence, GREATEST(fence + 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
   FROM {lanes_table}
  WHERE SUBSTR(?, lane + 1, 1) = '1'
    AND (owner IS NULL OR leased_until IS NULL OR leased_until <= UTC_TIMESTAMP(6) OR owner = ?
@@ -92,7 +94,8 @@ SELECT lane, fence
 const TAKE: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', fence BIGINT PATH '$[1]')) AS h
   STRAIGHT_JOIN {lanes_table} AS l FORCE INDEX (PRIMARY) ON l.lane = h.lane
-   SET l.fence = h.fence, l.owner = ?, l.present = ?, l.leased_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND";
+   SET l.fence = h.fence, l.owner = ?, l.present = ?, l.leased_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND,
+       l.noted_seq = CASE WHEN SUBSTR(?, l.lane + 1, 1) = '1' THEN NULL ELSE l.noted_seq END";
 
 const ORPHANS: &str = "
 SELECT position FROM {parked_table} WHERE claimed IS NOT NULL AND SUBSTR(?, lane + 1, 1) = '1' ORDER BY position";
@@ -100,7 +103,8 @@ SELECT position FROM {parked_table} WHERE claimed IS NOT NULL AND SUBSTR(?, lane
 const SUSPECT: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (position BIGINT PATH '$')) AS o
   STRAIGHT_JOIN {parked_table} AS p FORCE INDEX (PRIMARY) ON p.position = o.position
-   SET p.claimed = NULL, p.suspect = TRUE, p.due = CASE WHEN p.blocks THEN NULL ELSE UTC_TIMESTAMP(6) END";
+   SET p.claimed = NULL, p.suspect = p.suspect OR SUBSTR(?, p.lane + 1, 1) = '0',
+       p.due = CASE WHEN p.blocks THEN NULL ELSE UTC_TIMESTAMP(6) END";
 
 const STUCK: &str = "
 SELECT p.position
@@ -667,16 +671,14 @@ async fn take_on(
     absent: &[String],
 ) -> sqlx::Result<Vec<Hold>> {
     let mut tx = begin(connection).await?;
-    let free: Vec<(i16, i64)> = sqlx::query_as(statements.free.sql())
+    let free: Vec<(i16, i64, i64)> = sqlx::query_as(statements.free.sql())
         .bind(mask(lanes.iter().copied()))
         .bind(beat.relay.as_str())
         .bind(json!(absent).to_string())
         .fetch_all(&mut *tx)
         .await?;
-    let holds: Vec<Hold> = free
-        .into_iter()
-        .map(|(number, fence)| Hold { lane: lane(number.into()), fence: fence + 1 })
-        .collect();
+    let free = free.into_iter().map(|(number, fence, next)| (lane(number.into()), fence, next));
+    let Takes { holds, continued } = Takes::of(free, beat.holds);
     if holds.is_empty() {
         return Ok(holds);
     }
@@ -685,6 +687,7 @@ async fn take_on(
         .bind(beat.relay.as_str())
         .bind(beat.present)
         .bind(micros(beat.lease))
+        .bind(&continued)
         .execute(&mut *tx)
         .await?;
     // Whose session is gone has no share: one that lives says so again with its next beat.
@@ -695,7 +698,11 @@ async fn take_on(
     let orphans: Vec<i64> =
         sqlx::query_scalar(statements.orphans.sql()).bind(&taken).fetch_all(&mut *tx).await?;
     if !orphans.is_empty() {
-        sqlx::query(statements.suspect.sql()).bind(json!(orphans).to_string()).execute(&mut *tx).await?;
+        sqlx::query(statements.suspect.sql())
+            .bind(json!(orphans).to_string())
+            .bind(&continued)
+            .execute(&mut *tx)
+            .await?;
     }
     let shelved: Vec<(i64, i64)> =
         sqlx::query_as(statements.shelved.sql()).bind(&taken).fetch_all(&mut *tx).await?;

@@ -17,7 +17,7 @@ use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::stream::floor::{Delivered, FloorReader, Ground};
 use crate::store::stream::place::{
-    Ended, MOST_RUNS, MOST_WAITING, Waiting, age, firsts_json, holds_json, json_text, keys_json, lane,
+    Ended, MOST_RUNS, MOST_WAITING, Takes, Waiting, age, firsts_json, holds_json, json_text, keys_json, lane,
     longest_due, mask, places, refused,
 };
 use crate::store::stream::{
@@ -47,18 +47,29 @@ SELECT lane, fence, owner, owner IS NULL OR leased_until IS NULL OR leased_until
   FROM {lanes_table}
  ORDER BY lane";
 
-// One's own lane is free: who takes it does not know of it.
+// One's own lane is free: who takes it does not know of it. A file that was put back from a copy may not know of the last
+// owners: what it counts on from was theirs already, and the time was not.
+const FREE: &str = "
+SELECT lane, fence, max(fence + 1, {now})
+  FROM {lanes_table}
+ WHERE substr(?1, lane + 1, 1) = '1'
+   AND (owner IS NULL OR leased_until IS NULL OR leased_until <= {now} OR owner = ?2
+        OR owner IN (SELECT value FROM json_each(?3)))
+ ORDER BY lane";
+
+// ?5 the lanes that are continued.
 const TAKE: &str = "
 UPDATE {lanes_table}
-   SET fence = fence + 1, owner = ?3, present = ?4, leased_until = {now} + ?5
- WHERE substr(?1, lane + 1, 1) = '1'
-   AND (owner IS NULL OR leased_until IS NULL OR leased_until <= {now} OR owner = ?3
-        OR owner IN (SELECT value FROM json_each(?2)))
-RETURNING lane, fence";
+   SET fence = h.fence, owner = ?2, present = ?3, leased_until = {now} + ?4,
+       noted_seq = CASE WHEN substr(?5, {lanes_table}.lane + 1, 1) = '1' THEN NULL ELSE noted_seq END
+  FROM (SELECT json_extract(value, '$[0]') AS lane, json_extract(value, '$[1]') AS fence FROM json_each(?1)) AS h
+ WHERE {lanes_table}.lane = h.lane";
 
+// ?1 the lanes that were taken, ?2 those of them that are continued.
 const SUSPECT: &str = "
 UPDATE {parked_table}
-   SET claimed = NULL, suspect = 1, due = CASE WHEN blocks THEN NULL ELSE {now} END
+   SET claimed = NULL, suspect = suspect OR substr(?2, lane + 1, 1) = '0',
+       due = CASE WHEN blocks THEN NULL ELSE {now} END
  WHERE claimed IS NOT NULL AND substr(?1, lane + 1, 1) = '1'";
 
 const STUCK: &str = "
@@ -256,6 +267,7 @@ pub(super) struct Statements {
     forget: Statement,
     relays: Statement,
     lanes: Statement,
+    free: Statement,
     take: Statement,
     suspect: Statement,
     stuck: Statement,
@@ -303,6 +315,7 @@ impl Statements {
             forget: statement(FORGET),
             relays: statement(RELAYS),
             lanes: statement(LANES),
+            free: statement(FREE),
             take: statement(TAKE),
             suspect: statement(SUSPECT),
             stuck: statement(STUCK),
@@ -497,19 +510,28 @@ async fn take(
     }
     let statements = &stream.statements;
     let mut tx = begin(&stream.pool).await?;
-    let query = sqlx::query_as(statements.take.sql())
+    let free: Vec<(i64, i64, i64)> = sqlx::query_as(statements.free.sql())
         .bind(mask(lanes.iter().copied()))
-        .bind(json!(absent).to_string())
         .bind(beat.relay.as_str().to_owned())
-        .bind(beat.present)
-        .bind(micros(beat.lease));
-    let mut holds = read_holds(query.fetch_all(&mut *tx).await?);
+        .bind(json!(absent).to_string())
+        .fetch_all(&mut *tx)
+        .await?;
+    let free = free.into_iter().map(|(number, fence, next)| (lane(number), fence, next));
+    let Takes { holds, continued } = Takes::of(free, beat.holds);
     if holds.is_empty() {
         return Ok(holds);
     }
-    holds.sort_unstable();
+    sqlx::query(statements.take.sql())
+        .bind(holds_json(holds.iter().copied()))
+        .bind(beat.relay.as_str().to_owned())
+        .bind(beat.present)
+        .bind(micros(beat.lease))
+        .bind(continued.clone())
+        .execute(&mut *tx)
+        .await?;
     let taken = mask(holds.iter().map(|hold| hold.lane));
-    sqlx::query(statements.suspect.sql()).bind(taken.clone()).execute(&mut *tx).await?;
+    let suspect = sqlx::query(statements.suspect.sql()).bind(taken.clone()).bind(continued);
+    suspect.execute(&mut *tx).await?;
     let stuck: Vec<i64> = sqlx::query_scalar(statements.stuck.sql()).bind(taken).fetch_all(&mut *tx).await?;
     promote(&mut tx, statements, &stuck, &[]).await?;
     tx.commit().await?;
