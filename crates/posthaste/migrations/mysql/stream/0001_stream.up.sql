@@ -24,7 +24,8 @@ CREATE TABLE IF NOT EXISTS {relays_table} (
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation};
 
 -- What cannot be delivered now, and what waits behind it. Of one key the first is due at some time, the others
--- are not; claimed is the fence under which one is being tried.
+-- are not; claimed is the fence under which one is being tried. One that was delivered while somebody had its row locked
+-- stays here, as delivered, until that can be written to.
 CREATE TABLE IF NOT EXISTS {parked_table} (
     position   BIGINT       NOT NULL AUTO_INCREMENT,
     seq        BIGINT       NOT NULL,
@@ -37,14 +38,14 @@ CREATE TABLE IF NOT EXISTS {parked_table} (
     attempts   INT          NOT NULL DEFAULT 0,
     due        DATETIME(6)  NULL,
     claimed    BIGINT       NULL,
-    outcome    ENUM('dead') NULL,
+    outcome    ENUM('dead', 'delivered') NULL,
     last_error TEXT         NULL,
     parked_at  DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     settled_at DATETIME(6)  NULL,
     PRIMARY KEY (position),
     UNIQUE KEY `{name}_parked_seq` (seq),
     KEY `{name}_parked_key` (`key`, position),
-    KEY `{name}_parked_due` (claimed, due, position),
+    KEY `{name}_parked_due` (claimed, suspect, due, position),
     KEY `{name}_parked_dead` (outcome, id),
     CONSTRAINT `{name}_parked_attempts_check` CHECK (attempts >= 0)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation};
@@ -100,6 +101,7 @@ SELECT LOWER(CONCAT_WS('-', SUBSTR(HEX(o.id), 1, 8), SUBSTR(HEX(o.id), 9, 4), SU
             ELSE 'pending' END AS status,
        o.topic, COALESCE(o.event_type, o.topic) AS event_type, o.aggregate_type, o.aggregate_id,
        o.namespace, o.tenant_id, o.dedupe_key, o.version, COALESCE(p.attempts, 0) AS attempts,
-       o.lane, l.owner, p.due AS parked_until, p.position IS NOT NULL AS parked,
+       o.lane, l.owner, p.due AS parked_until,
+       p.position IS NOT NULL AND NOT (p.outcome <=> 'delivered') AS parked,
        o.occurred_at, o.available_at, o.created_at, COALESCE(p.settled_at, o.settled_at) AS settled_at, p.last_error
   FROM {table} o JOIN {lanes_table} l ON l.lane = o.lane LEFT JOIN {parked_table} p ON p.seq = o.seq;

@@ -101,7 +101,7 @@ CREATE TABLE {parked_table} (
     CONSTRAINT "{name}_parked_outcome_check" CHECK (outcome = 'dead')
 );
 CREATE INDEX "{name}_parked_key" ON {parked_table} (key, position);
-CREATE INDEX "{name}_parked_due" ON {parked_table} (due, position) WHERE due IS NOT NULL AND claimed IS NULL;
+CREATE INDEX "{name}_parked_due" ON {parked_table} (suspect, due, position) WHERE due IS NOT NULL AND claimed IS NULL;
 CREATE INDEX "{name}_parked_dead" ON {parked_table} (id) WHERE outcome = 'dead';
 
 CREATE VIEW {view} AS

@@ -278,7 +278,7 @@ const BESIDE: Beside = Beside {
             ("attempts", "int not null default"),
             ("due", "datetime(6)"),
             ("claimed", "bigint"),
-            ("outcome", "enum('dead')"),
+            ("outcome", "enum('dead','delivered')"),
             ("last_error", "text"),
             ("parked_at", "datetime(6) not null default"),
             ("settled_at", "datetime(6)"),

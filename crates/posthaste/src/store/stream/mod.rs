@@ -15,8 +15,11 @@
 //! | `page.rs` | what a reader reads |
 //! | `parked.rs` | events that wait, and their aggregates with them |
 //! | `place.rs` | where parked events stand among those of their aggregate, on MySQL, MariaDB and SQLite |
+//! | `behind.rs` | how far lanes are behind, put together of what was counted, there too |
 //! | `floor.rs` | how MySQL, MariaDB and SQLite are read; PostgreSQL is read by snapshots |
 
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) mod behind;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(crate) mod floor;
 pub(crate) mod known;

@@ -1,25 +1,36 @@
 //! Places: where parked events stand among those of their aggregate, worked out between a lane's lock and its
 //! release, the same for MySQL, MariaDB and SQLite.
 
-use std::collections::HashSet;
-use std::time::Duration;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{Hold, Lanes, Park, Parked, ParkedEnd, ParkedVerdict, Wait};
+use super::{Hold, Lanes, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Wait};
 use crate::event::Event;
 use crate::store::settlement::{code, micros, stored_error};
 
 /// Behind how many first events of a claim it is looked for others: each is a statement of its own.
-pub(crate) const MOST_RUNS: usize = 32;
-
-/// How far those are counted that wait behind a dead event.
-pub(crate) const MOST_WAITING: u32 = 10_000;
+const MOST_RUNS: usize = 32;
 
 /// The number by which the statements know [`ParkedVerdict::Behind`], beside those of the queue's verdicts.
 const BEHIND: i32 = 4;
+
+/// An event's row. It is found by its place in the table and compared by its id: after a failover to a server that does not
+/// know of the last writes, the place may be another event's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct RowId {
+    pub(crate) sequence: i64,
+    pub(crate) id: Uuid,
+}
+
+impl RowId {
+    /// Of an event that is to be parked.
+    pub(crate) fn of(park: &Park) -> Self {
+        Self { sequence: park.sequence, id: park.id }
+    }
+}
 
 /// Lanes as a text that says of each by its number whether it is one of them: an index into it costs less for every
 /// row than a search.
@@ -49,6 +60,27 @@ pub(crate) fn refused(holds: impl Iterator<Item = Hold>, held: &HashSet<Hold>) -
     let lanes: std::collections::BTreeSet<u16> =
         holds.filter(|hold| !held.contains(hold)).map(|hold| hold.lane).collect();
     lanes.into_iter().collect()
+}
+
+/// Lanes that are free and are taken.
+pub(crate) struct Takes {
+    pub(crate) holds: Vec<Hold>,
+    /// Those of them, as a [`mask`], that nobody owned since who takes them did: what it had under way ended with nobody's
+    /// process.
+    pub(crate) continued: String,
+}
+
+impl Takes {
+    /// Of these lanes, each with the fence that was the last and the one that is to be the next.
+    pub(crate) fn of(free: impl Iterator<Item = (u16, i64, i64)>, held_last: &[Hold]) -> Self {
+        let free: Vec<(Hold, Hold)> =
+            free.map(|(lane, last, next)| (Hold { lane, fence: last }, Hold { lane, fence: next })).collect();
+        let continued = free.iter().filter(|(last, _)| held_last.contains(last));
+        Self {
+            continued: mask(continued.map(|(last, _)| last.lane)),
+            holds: free.iter().map(|(_, next)| *next).collect(),
+        }
+    }
 }
 
 /// Values as a JSON array.
@@ -126,8 +158,13 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
+    /// Its row.
+    pub(crate) fn row(&self) -> RowId {
+        RowId { sequence: self.sequence, id: self.id }
+    }
+
     /// Whether those behind it are claimed with it.
-    pub(crate) fn leads(&self) -> bool {
+    fn leads(&self) -> bool {
         self.attempts == 0 && !self.suspect && self.blocks
     }
 
@@ -160,15 +197,88 @@ pub(crate) fn longest_due(mut one: Vec<Waiting>, mut other: Vec<Waiting>, limit:
     one
 }
 
+/// First events of a claim, each followed by those right behind it where it was never tried, as far as there is room.
+pub(crate) struct Runs<'c> {
+    claim: &'c ParkedClaim<'c>,
+    room: usize,
+    runs: usize,
+    pub(crate) found: Vec<Waiting>,
+}
+
+impl<'c> Runs<'c> {
+    /// Of none yet, but of so many to come.
+    pub(crate) fn new(firsts: usize, claim: &'c ParkedClaim<'c>) -> Self {
+        let limit = claim.limit as usize;
+        Self { claim, room: limit.saturating_sub(firsts), runs: 0, found: Vec::with_capacity(limit) }
+    }
+
+    /// How many are to be looked for behind this one; `None`: it leads nobody, or there is no room.
+    pub(crate) fn room_behind(&mut self, first: &Waiting) -> Option<i64> {
+        if !first.leads() || self.room == 0 || self.runs == MOST_RUNS {
+            return None;
+        }
+        self.runs += 1;
+        Some(i64::try_from(self.room).unwrap_or(i64::MAX))
+    }
+
+    /// Adds a first one, and those behind it up to one that may not be tried now.
+    pub(crate) fn add(&mut self, first: Waiting, behind: Vec<(Waiting, bool)>) {
+        self.found.push(first);
+        let topics = self.claim.topics;
+        let run = behind.into_iter().take_while(|(next, may)| *may && topics.has(&next.topic));
+        let before = self.found.len();
+        self.found.extend(run.map(|(next, _)| next));
+        self.room -= self.found.len() - before;
+    }
+}
+
+/// How claimed parked events ended, of each the first word.
+pub(crate) struct Ends<'a>(HashMap<i64, &'a ParkedEnd>);
+
+impl<'a> Ends<'a> {
+    pub(crate) fn of(ends: impl Iterator<Item = &'a ParkedEnd>) -> Self {
+        let mut by_sequence = HashMap::new();
+        for end in ends {
+            by_sequence.entry(end.sequence).or_insert(end);
+        }
+        Self(by_sequence)
+    }
+
+    /// As the statements read them: their places in the table, lanes and fences.
+    pub(crate) fn json(&self) -> String {
+        json_text(self.0.values().map(|end| json!([end.sequence, end.hold.lane, end.hold.fence])))
+    }
+
+    /// Those that are parked and claimed like this, in their order: places among the parked and in the table, ids, what they
+    /// are in order with, and whether others wait for them.
+    pub(crate) fn found(
+        mut self,
+        rows: impl Iterator<Item = (i64, i64, Uuid, String, bool)>,
+    ) -> Vec<Ended<'a>> {
+        let ended = rows.filter_map(|(position, sequence, id, key, blocks)| {
+            self.0.remove(&sequence).map(|end| Ended { position, id, key, blocks, end })
+        });
+        let mut ended: Vec<Ended<'a>> = ended.collect();
+        ended.sort_by_key(|ended| ended.position);
+        ended
+    }
+}
+
 /// How a claimed parked event ended, and what is known of its row.
 pub(crate) struct Ended<'a> {
     pub(crate) position: i64,
+    id: Uuid,
     pub(crate) key: String,
-    pub(crate) blocks: bool,
-    pub(crate) end: &'a ParkedEnd,
+    blocks: bool,
+    end: &'a ParkedEnd,
 }
 
 impl Ended<'_> {
+    /// Its event's row.
+    pub(crate) fn row(&self) -> RowId {
+        RowId { sequence: self.end.sequence, id: self.id }
+    }
+
     /// Whether it is parked no longer.
     pub(crate) fn is_delivered(&self) -> bool {
         self.end.verdict == ParkedVerdict::Delivered
@@ -191,7 +301,7 @@ impl Ended<'_> {
     }
 
     /// In how many microseconds it is due once it is the first of its aggregate.
-    pub(crate) fn wait(&self) -> i64 {
+    fn wait(&self) -> i64 {
         match &self.end.verdict {
             ParkedVerdict::Retry { after, .. } | ParkedVerdict::Released { after } => micros(*after),
             _ => 0,
@@ -201,8 +311,7 @@ impl Ended<'_> {
 
 /// The first events of aggregates as the statements read them: their places, and in how many microseconds they are due.
 pub(crate) fn firsts_json(firsts: &[i64], ended: &[Ended<'_>]) -> String {
-    let waits: std::collections::HashMap<i64, i64> =
-        ended.iter().map(|ended| (ended.position, ended.wait())).collect();
+    let waits: HashMap<i64, i64> = ended.iter().map(|ended| (ended.position, ended.wait())).collect();
     json_text(firsts.iter().map(|first| json!([first, waits.get(first).copied().unwrap_or(0)])))
 }
 
@@ -210,9 +319,4 @@ pub(crate) fn firsts_json(firsts: &[i64], ended: &[Ended<'_>]) -> String {
 pub(crate) fn keys_json<'k>(keys: impl Iterator<Item = &'k str>) -> String {
     let keys: std::collections::BTreeSet<&str> = keys.collect();
     json_text(keys.into_iter().map(|key| json!(key)))
-}
-
-/// How long ago, in microseconds.
-pub(crate) fn age(micros: i64) -> Duration {
-    Duration::from_micros(micros.max(0).unsigned_abs())
 }

@@ -2,7 +2,7 @@
 //!
 //! What is neither delivered nor dead is found among the unsettled rows and what is parked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use serde_json::json;
@@ -12,12 +12,13 @@ use time::PrimitiveDateTime;
 use uuid::Uuid;
 
 use super::super::{EVENT_COLUMNS, begin, decode, stored_time};
-use super::{MySqlStream, come_up, finish};
+use super::MySqlStream;
+use super::park::{NOT_PARKED, come_up};
 use crate::store::filter::like_pattern;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
-use crate::store::stream::place::json_text;
-use crate::store::{Count, Dialect, Ending, Filter, Keep, Page, Purge, Record, Stats, Status, TableName};
+use crate::store::stream::place::{RowId, json_text};
+use crate::store::{Count, Dialect, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
 
 // The status as the view computes it; the order of the columns is that of `read_record`.
 const RECORDS: &str = "
@@ -26,7 +27,8 @@ SELECT {columns}, o.seq, CAST(COALESCE(p.attempts, 0) AS SIGNED) AS attempts, o.
        GREATEST(o.available_at, COALESCE(p.due, o.available_at)) AS due_at, p.id AS parked_id, p.due";
 
 const STATUS: &str = "
-       CASE WHEN p.outcome IS NOT NULL THEN 'dead'
+       CASE WHEN p.outcome = 'dead' THEN 'dead'
+            WHEN p.outcome = 'delivered' THEN 'delivered'
             WHEN p.claimed = l.fence AND l.leased_until > UTC_TIMESTAMP(6) THEN 'processing'
             WHEN p.position IS NOT NULL THEN 'pending'
             WHEN o.outcome = 'delivered' THEN 'delivered'
@@ -58,7 +60,7 @@ const WAITING: &str = "
 SELECT seq FROM {parked_table} FORCE INDEX (`{name}_parked_dead`) WHERE outcome IS NULL ORDER BY id";
 
 const UNSETTLED: &str = "
-SELECT seq FROM {table} FORCE INDEX (`{name}_unsettled`) WHERE outcome IS NULL ORDER BY seq";
+SELECT o.seq FROM {table} AS o FORCE INDEX (`{name}_unsettled`) WHERE o.outcome IS NULL AND {not_parked} ORDER BY o.seq";
 
 const ONE: &str = "SELECT seq FROM {table} WHERE id = ";
 
@@ -80,7 +82,7 @@ SELECT l.lane
    FOR UPDATE";
 
 const DIED: &str = "
-SELECT p.position, p.seq, p.`key`
+SELECT p.position, p.seq, p.id, p.`key`
   FROM JSON_TABLE(?, '$[*]' COLUMNS (s BIGINT PATH '$')) AS d
   STRAIGHT_JOIN {parked_table} AS p ON p.seq = d.s
  WHERE p.outcome = 'dead'
@@ -124,7 +126,7 @@ impl Statements {
             delivered: statement(DELIVERED),
             dead: statement(DEAD),
             waiting: statement(WAITING),
-            unsettled: statement(UNSETTLED),
+            unsettled: statement(UNSETTLED).with_rendered("{not_parked}", &statement(NOT_PARKED)),
             one: statement(ONE),
             old: statement(OLD),
             past: statement(PAST),
@@ -247,15 +249,15 @@ pub(in super::super) async fn replay(
     let mut tx = begin(&stream.pool).await?;
     let dead = died(&mut tx, statements, filter, limit).await?;
     if !dead.is_empty() {
-        let positions = json_text(dead.iter().map(|(position, ..)| json!(position)));
+        let positions = json_text(dead.iter().map(|dead| json!(dead.position)));
         sqlx::query(statements.replay.sql()).bind(positions).execute(&mut *tx).await?;
-        come_up(&mut tx, &stream.statements, dead.iter().map(|(_, _, key)| key.as_str()), &[]).await?;
+        come_up(&mut tx, &stream.statements, dead.iter().map(|dead| dead.key.as_str()), &[]).await?;
     }
     tx.commit().await?;
     Ok(dead.len() as u64)
 }
 
-/// Dead events are deleted; those that waited behind them go on.
+/// Dead events are deleted; those that waited behind them go on. One that somebody has locked stays for another time.
 pub(in super::super) async fn discard(
     stream: &MySqlStream,
     statements: &Statements,
@@ -264,12 +266,12 @@ pub(in super::super) async fn discard(
 ) -> sqlx::Result<u64> {
     let mut tx = begin(&stream.pool).await?;
     let dead = died(&mut tx, statements, filter, limit).await?;
-    delete(&mut tx, stream, &dead).await?;
+    let deleted = delete(&mut tx, stream, dead).await?;
     tx.commit().await?;
-    Ok(dead.len() as u64)
+    Ok(deleted)
 }
 
-/// Rows past their retention are deleted.
+/// Rows past their retention are deleted. One that somebody has locked stays for another time.
 pub(in super::super) async fn purge(
     stream: &MySqlStream,
     statements: &Statements,
@@ -278,22 +280,29 @@ pub(in super::super) async fn purge(
     let mut tx = begin(&stream.pool).await?;
     if purge.ending == Ending::Delivered {
         let past = sqlx::query_scalar(statements.past.sql()).bind(micros(purge.older_than)).bind(purge.limit);
-        let mut past: Vec<i64> = past.fetch_all(&mut *tx).await?;
-        past.sort_unstable();
-        finish(&mut tx, &stream.statements, &past, Keep::Nothing).await?;
+        let past: Vec<i64> = past.fetch_all(&mut *tx).await?;
+        let mark = &stream.statements.mark;
+        let deletable = mark.deletable(&mut tx, &past.into_iter().collect()).await?;
+        mark.delete(&mut tx, &deletable).await?;
         tx.commit().await?;
-        return Ok(past.len() as u64);
+        return Ok(deletable.len() as u64);
     }
     let old = sqlx::query_as(statements.old.sql()).bind(micros(purge.older_than)).bind(purge.limit);
     let old = old.fetch_all(&mut *tx).await?;
     let dead = lock(&mut tx, statements, old).await?;
-    delete(&mut tx, stream, &dead).await?;
+    let deleted = delete(&mut tx, stream, dead).await?;
     tx.commit().await?;
-    Ok(dead.len() as u64)
+    Ok(deleted)
 }
 
-/// An event that died: its place among the parked, its place in the table, what it is in order with.
-type Dead = (i64, i64, String);
+/// An event that died.
+struct Dead {
+    /// Its place among the parked.
+    position: i64,
+    row: RowId,
+    /// What it is in order with.
+    key: String,
+}
 
 /// Dead events that fit, oldest first.
 async fn died(
@@ -327,21 +336,35 @@ async fn lock(
     let lanes = json_text(lanes.into_iter().map(|lane| json!(lane)));
     sqlx::query(statements.lock_lanes.sql()).bind(lanes).fetch_all(&mut *connection).await?;
     let sequences = json_text(found.iter().map(|(sequence, _)| json!(sequence)));
-    sqlx::query_as(statements.died.sql()).bind(sequences).fetch_all(connection).await
+    let query = sqlx::query_as(statements.died.sql()).bind(sequences);
+    let died: Vec<(i64, i64, Uuid, String)> = query.fetch_all(connection).await?;
+    let dead = |(position, sequence, id, key)| Dead { position, row: RowId { sequence, id }, key };
+    Ok(died.into_iter().map(dead).collect())
 }
 
-/// Deletes dead events and lets the next of their aggregates come up.
-async fn delete(connection: &mut MySqlConnection, stream: &MySqlStream, dead: &[Dead]) -> sqlx::Result<()> {
-    if dead.is_empty() {
-        return Ok(());
-    }
+/// Deletes those dead events that nobody has locked, and lets the next of their aggregates come up; how many. With lanes
+/// locked nobody is waited for.
+async fn delete(
+    connection: &mut MySqlConnection,
+    stream: &MySqlStream,
+    mut dead: Vec<Dead>,
+) -> sqlx::Result<u64> {
     let statements = &stream.statements;
-    let positions = json_text(dead.iter().map(|(position, ..)| json!(position)));
-    sqlx::query(statements.unpark.sql()).bind(positions).execute(&mut *connection).await?;
-    let mut sequences: Vec<i64> = dead.iter().map(|(_, sequence, _)| *sequence).collect();
-    sequences.sort_unstable();
-    finish(connection, statements, &sequences, Keep::Nothing).await?;
-    come_up(connection, statements, dead.iter().map(|(_, _, key)| key.as_str()), &[]).await
+    let rows: Vec<RowId> = dead.iter().map(|dead| dead.row).collect();
+    let free = statements.mark.free(connection, &rows).await?;
+    let deletable = statements.mark.deletable(connection, &free).await?;
+    if deletable.len() < rows.len() {
+        let there: HashSet<RowId> = statements.mark.there(connection, &rows).await?.into_iter().collect();
+        dead.retain(|dead| deletable.contains(&dead.row.sequence) || !there.contains(&dead.row));
+    }
+    if dead.is_empty() {
+        return Ok(0);
+    }
+    let positions = json_text(dead.iter().map(|dead| json!(dead.position)));
+    sqlx::query(statements.park.unpark.sql()).bind(positions).execute(&mut *connection).await?;
+    statements.mark.delete(connection, &deletable).await?;
+    come_up(connection, statements, dead.iter().map(|dead| dead.key.as_str()), &[]).await?;
+    Ok(dead.len() as u64)
 }
 
 /// The sequences of what is neither delivered nor dead.

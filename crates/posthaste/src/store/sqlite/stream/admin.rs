@@ -11,13 +11,14 @@ use uuid::Uuid;
 
 use super::super::admin::{self, text_id};
 use super::super::{EVENT_COLUMNS, decode, stored_time, time_of};
-use super::{SqliteStream, begin, come_up};
+use super::park::come_up;
+use super::{SqliteStream, begin, id};
 use crate::store::filter::glob_pattern;
 use crate::store::migrate::SQLITE_NOW as NOW;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
-use crate::store::stream::place::json_text;
-use crate::store::{Count, Dialect, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
+use crate::store::stream::place::{RowId, json_text};
+use crate::store::{Count, Dialect, Ending, Filter, Keep, Page, Purge, Record, Stats, Status, TableName};
 
 // The status as the view computes it; the order of the columns is that of `read_record`.
 const RECORDS: &str = "
@@ -59,11 +60,11 @@ const ONE: &str = "SELECT seq FROM {table} WHERE id = ";
 
 // ?1 age, ?2 limit.
 const OLD: &str = "
-SELECT position, seq, key FROM {parked_table}
+SELECT position, seq, id, key FROM {parked_table}
  WHERE outcome = 'dead' AND settled_at <= {now} - ?1 ORDER BY id LIMIT ?2";
 
 const DIED: &str = "
-SELECT position, seq, key FROM {parked_table}
+SELECT position, seq, id, key FROM {parked_table}
  WHERE seq IN (SELECT value FROM json_each(?1)) AND outcome = 'dead' ORDER BY position";
 
 const REPLAY: &str = "
@@ -220,9 +221,9 @@ pub(in super::super) async fn replay(
     let mut tx = begin(&stream.pool).await?;
     let dead = died(&mut tx, statements, filter, limit).await?;
     if !dead.is_empty() {
-        let positions = json_text(dead.iter().map(|(position, ..)| json!(position)));
+        let positions = json_text(dead.iter().map(|dead| json!(dead.position)));
         sqlx::query(statements.replay.sql()).bind(positions).execute(&mut *tx).await?;
-        come_up(&mut tx, &stream.statements, dead.iter().map(|(_, _, key)| key.as_str()), &[]).await?;
+        come_up(&mut tx, &stream.statements, dead.iter().map(|dead| dead.key.as_str()), &[]).await?;
     }
     tx.commit().await?;
     Ok(dead.len() as u64)
@@ -252,15 +253,29 @@ pub(in super::super) async fn purge(
         return admin::purge(&stream.pool, &stream.table, purge).await;
     }
     let mut tx = begin(&stream.pool).await?;
-    let old = sqlx::query_as(statements.old.sql()).bind(micros(purge.older_than)).bind(purge.limit);
-    let dead: Vec<Dead> = old.fetch_all(&mut *tx).await?;
+    let old = sqlx::query(statements.old.sql()).bind(micros(purge.older_than)).bind(purge.limit);
+    let dead = read_dead(&old.fetch_all(&mut *tx).await?)?;
     delete(&mut tx, stream, &dead).await?;
     tx.commit().await?;
     Ok(dead.len() as u64)
 }
 
-/// An event that died: its place among the parked, its place in the table, what it is in order with.
-type Dead = (i64, i64, String);
+/// An event that died.
+struct Dead {
+    /// Its place among the parked.
+    position: i64,
+    row: RowId,
+    /// What it is in order with.
+    key: String,
+}
+
+fn read_dead(rows: &[SqliteRow]) -> sqlx::Result<Vec<Dead>> {
+    let read = |row: &SqliteRow| {
+        let event = RowId { sequence: row.try_get(1)?, id: id(row, 2)? };
+        Ok(Dead { position: row.try_get(0)?, row: event, key: row.try_get(3)? })
+    };
+    rows.iter().map(read).collect()
+}
 
 /// Dead events that fit, oldest first.
 async fn died(
@@ -274,8 +289,8 @@ async fn died(
     push_filter(&mut query, filter);
     query.push(" ORDER BY parked_id LIMIT ").push_bind(i64::from(limit));
     let sequences: Vec<i64> = query.build_query_scalar().fetch_all(&mut *connection).await?;
-    let died = sqlx::query_as(statements.died.sql()).bind(json!(sequences).to_string());
-    died.fetch_all(connection).await
+    let died = sqlx::query(statements.died.sql()).bind(json!(sequences).to_string());
+    read_dead(&died.fetch_all(connection).await?)
 }
 
 /// Deletes dead events and lets the next of their aggregates come up.
@@ -284,11 +299,10 @@ async fn delete(connection: &mut SqliteConnection, stream: &SqliteStream, dead: 
         return Ok(());
     }
     let statements = &stream.statements;
-    let positions = json_text(dead.iter().map(|(position, ..)| json!(position)));
-    sqlx::query(statements.unpark.sql()).bind(positions).execute(&mut *connection).await?;
-    let sequences = json_text(dead.iter().map(|(_, sequence, _)| json!(sequence)));
-    sqlx::query(statements.delete.sql()).bind(sequences).execute(&mut *connection).await?;
-    come_up(connection, statements, dead.iter().map(|(_, _, key)| key.as_str()), &[]).await
+    let positions = json_text(dead.iter().map(|dead| json!(dead.position)));
+    sqlx::query(statements.park.unpark.sql()).bind(positions).execute(&mut *connection).await?;
+    statements.read.finish(connection, dead.iter().map(|dead| dead.row), Keep::Nothing).await?;
+    come_up(connection, statements, dead.iter().map(|dead| dead.key.as_str()), &[]).await
 }
 
 /// The sequences of what is neither delivered nor dead.
