@@ -1,11 +1,14 @@
 //! Floors: how a lane is read where the database cannot tell what was committed since it was last asked.
 //!
 //! Rows come in the order they were inserted, but a transaction may commit late, below what was read before; and what is
-//! committed after it, of the same aggregate, must not come first. So every read begins at the lowest unsettled row and
-//! leaves out what it has under way: settled rows have left the index that it goes by, so that there is little to step over.
+//! committed after it, of the same aggregate, must not come first. So every read begins below everything that is unsettled
+//! or *may yet be committed*, at the *floor*, and leaves out what it has under way. What lies between has left the index that it
+//! goes by; but somebody's old transaction, such as a backup, keeps the entries, and stepping over all of them would take longer
+//! and longer.
 //!
-//! Only where stepping over takes long, because somebody's old transaction keeps entries that are gone, it begins for a
-//! while at its *floor*: the lowest unsettled row of the last time that it began from below.
+//! The floor is asked of the database. A row may have got its number some moments before anybody can see it: so a floor
+//! counts only after a while. Should a row turn up below it nevertheless, because its insert waited for somebody in between, the
+//! *sweep* finds it: now and then a read begins below all rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -20,13 +23,16 @@ use super::{Hold, Page, Reader, Row};
 use crate::error::Result;
 use crate::store::Keep;
 
-/// How long it may take to look at everything unsettled before it is done more rarely.
-const LONG: Duration = Duration::from_millis(20);
+/// How long a floor waits before it counts: longer than an insert takes from getting its number to being seen.
+const SETTLES: Duration = Duration::from_millis(250);
 
-/// How much of the time it may take then.
+/// How often a read begins below all rows.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// How much of the time that may take at most, as a divisor.
 const SHARE: u32 = 10;
 
-/// How often it is done at least.
+/// How often it is done at least, however long it takes.
 const RAREST: Duration = Duration::from_secs(30);
 
 /// How often it is tried to mark rows that were delivered while somebody had them locked.
@@ -35,12 +41,19 @@ const TIDY: Duration = Duration::from_secs(1);
 /// The statements of a database that is read from a floor.
 #[async_trait]
 pub(crate) trait Ground: Send + Sync + 'static {
+    /// What it remembers between two questions about the floor.
+    type Footing: Default + Send;
+
     /// Up to which sequence these lanes' rows were noted as under way; lanes whose fence is no longer the holder's
     /// are left out.
     async fn noted(&self, holds: &[Hold]) -> Result<Vec<(u16, Option<i64>)>>;
 
     /// The sequences of unsettled rows of these lanes above this one, in order, at most so many.
     async fn unsettled(&self, lanes: &[u16], above: i64, limit: u32) -> Result<Vec<i64>>;
+
+    /// Up to where, this or higher, no row is unsettled or might be once its transaction commits. `None`: nothing is known of
+    /// what is there now, and it may be less than before.
+    async fn floor(&self, footing: &mut Self::Footing, above: i64) -> Result<Option<i64>>;
 
     /// Those of these rows that are still unsettled, in order; the reader fills in the fence and who is suspect.
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>>;
@@ -71,7 +84,7 @@ pub(crate) struct Delivered {
 }
 
 /// Reads lanes from a floor.
-pub(crate) struct FloorReader<G> {
+pub(crate) struct FloorReader<G: Ground> {
     ground: G,
     /// The fences of the lanes that are read.
     open: BTreeMap<u16, i64>,
@@ -83,8 +96,11 @@ pub(crate) struct FloorReader<G> {
     noted: BTreeSet<u16>,
     /// Lanes that turned out to be somebody else's before they were read.
     lost: BTreeSet<u16>,
-    /// Everything below was settled, or not committed, when it was last looked at.
+    /// Up to it everything is settled.
     floor: i64,
+    /// The next floor, and when it was asked for.
+    next: Option<(Instant, i64)>,
+    footing: G::Footing,
     swept: Option<Swept>,
     /// What was given out and is not settled.
     under_way: BTreeMap<i64, UnderWay>,
@@ -124,6 +140,8 @@ impl<G: Ground> FloorReader<G> {
             noted: BTreeSet::new(),
             lost: BTreeSet::new(),
             floor: 0,
+            next: None,
+            footing: G::Footing::default(),
             swept: None,
             under_way: BTreeMap::new(),
             shelved: None,
@@ -135,19 +153,29 @@ impl<G: Ground> FloorReader<G> {
     /// Above which row the next read begins, and whether that is below all of them.
     fn start(&self, now: Instant) -> (i64, bool) {
         match self.swept {
-            Some(Swept { at, took }) if took >= LONG && now - at < (took * SHARE).min(RAREST) => {
-                (self.floor, false)
-            }
+            Some(Swept { at, took }) if now - at < (took * SHARE).clamp(SWEEP, RAREST) => (self.floor, false),
             _ => (0, true),
         }
     }
 
-    /// Remembers how far a read came.
-    fn advance(&mut self, swept: Option<Swept>, found: &[i64], fresh: &[i64], full: bool) {
-        if swept.is_some() {
-            self.swept = swept;
-            self.floor = found.first().map_or(self.floor, |lowest| lowest - 1);
+    /// Lets the floor rise to what it was some time ago.
+    async fn rise(&mut self, now: Instant) -> Result<()> {
+        if let Some((at, _)) = self.next
+            && now - at < SETTLES
+        {
+            return Ok(());
         }
+        let above = self.next.map_or(self.floor, |(_, next)| next);
+        match self.ground.floor(&mut self.footing, above).await? {
+            Some(next) => (self.floor, self.next) = (above, Some((now, next))),
+            None => (self.floor, self.next, self.swept) = (0, None, None),
+        }
+        Ok(())
+    }
+
+    /// Remembers how far a read came.
+    fn advance(&mut self, swept: Option<Swept>, fresh: &[i64], full: bool) {
+        self.swept = swept.or(self.swept.take());
         let reached = if full { fresh.last().copied().unwrap_or(0) } else { i64::MAX };
         for (lane, left) in &mut self.left {
             left.read |= !self.leaving.contains(lane) && left.until <= reached;
@@ -261,6 +289,7 @@ impl<G: Ground> Reader for FloorReader<G> {
             self.tidy().await?;
         }
         let now = Instant::now();
+        self.rise(now).await?;
         let (above, sweep) = self.start(now);
         let under_way = self.under_way.range((Excluded(above), Unbounded)).count();
         let most = limit.saturating_add(u32::try_from(under_way).unwrap_or(u32::MAX));
@@ -286,7 +315,7 @@ impl<G: Ground> Reader for FloorReader<G> {
         let refused = if notes.is_empty() { Vec::new() } else { self.ground.note(&notes).await? };
 
         // Nothing is awaited from here on: what is remembered is given out.
-        self.advance(swept, &found, &fresh, full);
+        self.advance(swept, &fresh, full);
         self.noted.extend(notes.iter().map(|(hold, _)| hold.lane));
         let mut lost = std::mem::take(&mut self.lost);
         lost.extend(self.lose(&refused));

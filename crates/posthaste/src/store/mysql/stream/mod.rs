@@ -27,7 +27,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::mysql::{MySqlPool, MySqlRow};
+use sqlx::mysql::{MySqlConnection, MySqlPool, MySqlRow};
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Executor, MySql, Row as _, Transaction};
 use time::{OffsetDateTime, PrimitiveDateTime};
@@ -169,12 +169,18 @@ impl Stream for MySqlStream {
 
 #[async_trait]
 impl Ground for MySqlStream {
+    type Footing = Option<MySqlConnection>;
+
     async fn noted(&self, holds: &[Hold]) -> Result<Vec<(u16, Option<i64>)>> {
         self.insist(|| read::noted(self, holds)).await
     }
 
     async fn unsettled(&self, lanes: &[u16], above: i64, limit: u32) -> Result<Vec<i64>> {
         self.insist(|| read::unsettled(self, lanes, above, limit)).await
+    }
+
+    async fn floor(&self, footing: &mut Self::Footing, above: i64) -> Result<Option<i64>> {
+        read::floor(self, footing, above).await.map_err(|error| errors::classify(error, &self.table))
     }
 
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>> {

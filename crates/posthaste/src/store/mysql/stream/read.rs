@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use serde_json::json;
-use sqlx::Row as _;
-use sqlx::mysql::MySqlRow;
+use sqlx::mysql::{MySqlConnection, MySqlRow};
+use sqlx::{Executor, Row as _};
 
 use super::super::{EVENT_COLUMNS, decode};
 use super::mark::{finish, row_ids};
@@ -23,6 +23,15 @@ SELECT o.seq
  WHERE o.outcome IS NULL AND o.seq > ? AND SUBSTR(?, o.lane + 1, 1) = '1' AND {not_parked}
  ORDER BY o.seq
  LIMIT ?";
+
+// For the connection by which the floor is asked for: it sees what is not committed yet.
+const FOOTING: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED";
+
+const HIGHEST: &str = "SELECT MAX(seq) FROM {table}";
+
+// By its place among the rows, which an event has before it is in any index, also while its insert waits there for somebody.
+const LOWEST: &str = "
+SELECT seq FROM {table} FORCE INDEX (PRIMARY) WHERE seq > ? AND outcome IS NULL ORDER BY seq LIMIT 1";
 
 const ROWS: &str = "
 SELECT {columns}, o.seq, o.created_at, CAST(o.lane AS SIGNED), CAST(o.available_at > UTC_TIMESTAMP(6) AS SIGNED)
@@ -51,6 +60,8 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', fence BIGINT PATH '$[
 #[derive(Debug)]
 pub(super) struct Statements {
     unsettled: Statement,
+    highest: Statement,
+    lowest: Statement,
     rows: Statement,
     note: Statement,
     shelve: Statement,
@@ -63,6 +74,8 @@ impl Statements {
         let unparked = |sql| statement(sql).with_rendered("{not_parked}", &statement(NOT_PARKED));
         Self {
             unsettled: unparked(UNSETTLED),
+            highest: statement(HIGHEST),
+            lowest: statement(LOWEST),
             rows: unparked(ROWS).with("{columns}", EVENT_COLUMNS),
             note: statement(NOTE),
             shelve: statement(SHELVE),
@@ -91,6 +104,31 @@ pub(super) async fn unsettled(
         .bind(limit)
         .fetch_all(&stream.pool)
         .await
+}
+
+/// Asked by one connection: when that is gone the server may have crashed or be another, and give numbers anew that are
+/// below the floor.
+pub(super) async fn floor(
+    stream: &MySqlStream,
+    footing: &mut Option<MySqlConnection>,
+    above: i64,
+) -> sqlx::Result<Option<i64>> {
+    let Some(mut connection) = footing.take() else {
+        // Not the pool's any more: who closes that need not wait for it.
+        let mut connection = stream.pool.acquire().await?.detach();
+        connection.execute(FOOTING).await?;
+        *footing = Some(connection);
+        return Ok(None);
+    };
+    let statements = &stream.statements.read;
+    // In this order: what is inserted in between is above the one or is the other.
+    let highest: Option<i64> =
+        sqlx::query_scalar(statements.highest.sql()).fetch_one(&mut connection).await?;
+    let lowest: Option<i64> =
+        sqlx::query_scalar(statements.lowest.sql()).bind(above).fetch_optional(&mut connection).await?;
+    *footing = Some(connection);
+    let floor = lowest.map_or(highest.unwrap_or(above), |lowest| lowest - 1);
+    Ok(Some(floor.max(above)))
 }
 
 pub(super) async fn rows(stream: &MySqlStream, sequences: &[i64]) -> sqlx::Result<Vec<Row>> {

@@ -142,12 +142,18 @@ impl Stream for SqliteStream {
 
 #[async_trait]
 impl Ground for SqliteStream {
+    type Footing = ();
+
     async fn noted(&self, holds: &[Hold]) -> Result<Vec<(u16, Option<i64>)>> {
         self.insist(|| read::noted(self, holds)).await
     }
 
     async fn unsettled(&self, lanes: &[u16], above: i64, limit: u32) -> Result<Vec<i64>> {
         self.insist(|| read::unsettled(self, lanes, above, limit)).await
+    }
+
+    async fn floor(&self, (): &mut Self::Footing, above: i64) -> Result<Option<i64>> {
+        self.insist(|| read::floor(self, above)).await.map(Some)
     }
 
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>> {

@@ -21,6 +21,11 @@ SELECT seq
  ORDER BY seq
  LIMIT ?3";
 
+// Nobody writes beside the one who writes: nothing below is still to be committed.
+const FLOOR: &str = "
+SELECT max(?1, coalesce((SELECT seq FROM {table} WHERE outcome IS NULL AND seq > ?1 ORDER BY seq LIMIT 1) - 1,
+                        (SELECT max(seq) FROM {table}), 0))";
+
 const ROWS: &str = "
 SELECT {columns}, seq, created_at, lane, available_at > {now}
   FROM {table}
@@ -61,6 +66,7 @@ const DELETE: &str = "DELETE FROM {table} WHERE seq IN ({these})";
 #[derive(Debug)]
 pub(super) struct Statements {
     unsettled: Statement,
+    floor: Statement,
     rows: Statement,
     note: Statement,
     clear: Statement,
@@ -75,6 +81,7 @@ impl Statements {
         let of_these = |sql| statement(sql).with_rendered("{these}", &statement(THESE));
         Self {
             unsettled: statement(UNSETTLED),
+            floor: statement(FLOOR),
             rows: statement(ROWS).with("{columns}", EVENT_COLUMNS),
             note: statement(NOTE),
             clear: statement(CLEAR),
@@ -132,6 +139,10 @@ pub(super) async fn unsettled(
         .bind(limit)
         .fetch_all(&stream.pool)
         .await
+}
+
+pub(super) async fn floor(stream: &SqliteStream, above: i64) -> sqlx::Result<i64> {
+    sqlx::query_scalar(stream.statements.read.floor.sql()).bind(above).fetch_one(&stream.pool).await
 }
 
 pub(super) async fn rows(stream: &SqliteStream, sequences: &[i64]) -> sqlx::Result<Vec<Row>> {

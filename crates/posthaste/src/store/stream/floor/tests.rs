@@ -18,6 +18,12 @@ struct Table {
     noted: HashMap<u16, i64>,
     /// Which event a row is, where it is not the first of its place.
     ids: HashMap<i64, Uuid>,
+    /// Rows that are inserted and not committed.
+    uncommitted: BTreeSet<i64>,
+    /// The highest number that was ever given.
+    highest: i64,
+    /// Whether the server has crashed since it was last asked.
+    crashed: bool,
     /// Rows that somebody has locked.
     locked: HashSet<i64>,
     /// Rows that were delivered meanwhile.
@@ -39,7 +45,12 @@ impl Fake {
     }
 
     fn commit_to(&self, lane: u16, sequences: impl IntoIterator<Item = i64>) {
-        self.table().rows.extend(sequences.into_iter().map(|sequence| (sequence, lane)));
+        let mut table = self.table();
+        for sequence in sequences {
+            table.rows.insert(sequence, lane);
+            table.uncommitted.remove(&sequence);
+            table.highest = table.highest.max(sequence);
+        }
     }
 
     /// Gives lanes to a new owner.
@@ -67,6 +78,8 @@ impl Fake {
 
 #[async_trait]
 impl Ground for Fake {
+    type Footing = bool;
+
     async fn noted(&self, holds: &[Hold]) -> Result<Vec<(u16, Option<i64>)>> {
         let refused = self.refused(holds.iter().copied());
         let held = holds.iter().filter(|hold| !refused.contains(hold));
@@ -83,6 +96,15 @@ impl Ground for Fake {
             .range((Excluded(above), Unbounded))
             .filter(|(sequence, lane)| lanes.contains(lane) && !shelved.contains(sequence));
         Ok(rows.map(|(sequence, _)| *sequence).take(limit as usize).collect())
+    }
+
+    async fn floor(&self, known: &mut bool, above: i64) -> Result<Option<i64>> {
+        if !std::mem::replace(known, true) || std::mem::take(&mut self.table().crashed) {
+            return Ok(None);
+        }
+        let table = self.table();
+        let lowest = table.rows.keys().chain(&table.uncommitted).min();
+        Ok(Some(lowest.map_or(table.highest, |lowest| lowest - 1).max(above)))
     }
 
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>> {
@@ -193,11 +215,17 @@ async fn sm1_rows_are_read_in_order_and_given_out_once() {
 async fn sm1_a_late_commit_comes_before_what_was_committed_after_it() {
     let fake = Fake::default();
     fake.commit([1, 2, 4]);
+    fake.table().uncommitted.insert(3);
     let mut reader = fake.reader(&fake.take([0])).await;
-    assert_eq!(sequences(&reader.read(10).await.unwrap()), [1, 2, 4]);
+    let page = reader.read(10).await.unwrap();
+    assert_eq!(sequences(&page), [1, 2, 4]);
+    deliver(&mut reader, &page).await;
     // A transaction that was open for long, and one that waited for it.
-    tokio::time::advance(Duration::from_secs(3600)).await;
-    assert_eq!(sequences(&reader.read(10).await.unwrap()), NONE);
+    for _ in 0..10 {
+        tokio::time::advance(SETTLES).await;
+        assert_eq!(sequences(&reader.read(10).await.unwrap()), NONE);
+    }
+    assert_eq!(reader.floor, 2);
     fake.commit([3, 5]);
     assert_eq!(sequences(&reader.read(10).await.unwrap()), [3, 5]);
     // The same where there is little room.
@@ -208,23 +236,63 @@ async fn sm1_a_late_commit_comes_before_what_was_committed_after_it() {
     assert_eq!(sequences(&reader.read(1).await.unwrap()), [10]);
 }
 
+/// A read, after so much time, of rows that are delivered at once; above which row it began.
+async fn reads_above(fake: &Fake, reader: &mut FloorReader<Fake>, after: Duration) -> i64 {
+    tokio::time::advance(after).await;
+    let page = reader.read(10).await.unwrap();
+    deliver(reader, &page).await;
+    fake.table().asked.last().unwrap().0
+}
+
 #[tokio::test(start_paused = true)]
-async fn sm1_where_looking_at_everything_takes_long_it_is_done_more_rarely() {
+async fn sm1_a_floor_counts_after_a_while() {
+    let fake = Fake::default();
+    fake.commit([1, 2]);
+    let mut reader = fake.reader(&fake.take([0])).await;
+    assert_eq!(reads_above(&fake, &mut reader, Duration::ZERO).await, 0);
+    // It is asked for, and counts the next time.
+    for floor in [0, 2, 2] {
+        assert_eq!(reads_above(&fake, &mut reader, SETTLES).await, floor);
+    }
+    fake.commit([4]);
+    assert_eq!(reads_above(&fake, &mut reader, SETTLES / 2).await, 2);
+    // An insert that got its number before the other is seen now.
+    fake.commit([3]);
+    assert_eq!(reads_above(&fake, &mut reader, Duration::ZERO).await, 2);
+    assert!(fake.table().rows.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn sm1_what_turns_up_below_the_floor_is_found_by_a_sweep() {
     let fake = Fake::default();
     fake.commit([5]);
     let mut reader = fake.reader(&fake.take([0])).await;
-    fake.table().takes = LONG * 2;
-    assert_eq!(sequences(&reader.read(10).await.unwrap()), [5]);
-    fake.commit([3, 6]);
-    assert_eq!(sequences(&reader.read(10).await.unwrap()), [6], "from the floor");
-    assert_eq!(fake.table().asked.last().map(|(above, _)| *above), Some(4));
-    tokio::time::advance(LONG * 2 * SHARE).await;
-    assert_eq!(sequences(&reader.read(10).await.unwrap()), [3]);
-    fake.table().takes = Duration::ZERO;
-    tokio::time::advance(RAREST).await;
-    reader.read(10).await.unwrap();
-    fake.commit([2, 7]);
-    assert_eq!(sequences(&reader.read(10).await.unwrap()), [2, 7], "it is quick again");
+    for _ in 0..4 {
+        reads_above(&fake, &mut reader, SETTLES).await;
+    }
+    fake.commit([4]);
+    assert_eq!(reads_above(&fake, &mut reader, SWEEP).await, 0);
+    assert!(fake.table().rows.is_empty());
+    // Where it takes long it is done more rarely.
+    fake.table().takes = SWEEP;
+    assert_eq!(reads_above(&fake, &mut reader, SWEEP).await, 0);
+    assert_eq!(reads_above(&fake, &mut reader, SWEEP).await, 5);
+    assert_eq!(reads_above(&fake, &mut reader, SWEEP * SHARE).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sm1_a_server_that_crashed_may_give_numbers_anew() {
+    let fake = Fake::default();
+    fake.commit([10]);
+    let mut reader = fake.reader(&fake.take([0])).await;
+    for _ in 0..4 {
+        reads_above(&fake, &mut reader, SETTLES).await;
+    }
+    assert_eq!(reader.floor, 10);
+    fake.table().crashed = true;
+    fake.commit([8, 11]);
+    tokio::time::advance(SETTLES).await;
+    assert_eq!(sequences(&reader.read(10).await.unwrap()), [8, 11]);
 }
 
 #[tokio::test(start_paused = true)]
