@@ -16,3 +16,4 @@ mod session;
 mod settle;
 mod stream;
 mod stream_admin;
+mod stream_again;

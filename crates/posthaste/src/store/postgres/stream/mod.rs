@@ -57,23 +57,36 @@ SELECT l.lane, l.fence, l.owner, l.owner IS NULL OR l.leased_until IS NULL OR l.
               AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
   FROM {lanes_table} AS l ORDER BY l.lane";
 
-// $1 lanes, $2 absent owners, $3 relay, $4 lease, $5 whether its session is known.
+// $1 lanes, $2 absent owners, $3 relay, $4 lease, $5 whether its session is known. A fence is a time where the one before allows:
+// a standby that is promoted without having heard of the last owners does not give out their fences again.
 const TAKE: &str = "
 WITH free AS (
-    SELECT lane FROM {lanes_table}
+    SELECT lane, fence FROM {lanes_table}
      WHERE lane = ANY ($1)
        AND (owner IS NULL OR leased_until IS NULL OR leased_until <= now() OR owner = $3 OR owner = ANY ($2))
      ORDER BY lane FOR UPDATE
 )
 UPDATE {lanes_table} AS l
-   SET owner = $3, fence = l.fence + 1, leased_until = now() + $4 * interval '1 microsecond', present = $5
+   SET owner = $3, leased_until = now() + $4 * interval '1 microsecond', present = $5,
+       fence = greatest(l.fence + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
   FROM free WHERE l.lane = free.lane
-RETURNING l.lane, l.fence";
+RETURNING l.lane, l.fence, free.fence";
 
+// $1 lanes that were taken, $2 those of them that go on.
 const SUSPECT: &str = "
 UPDATE {parked_table}
-   SET claimed = NULL, suspect = true, due = CASE WHEN blocks THEN NULL ELSE now() END
+   SET claimed = NULL, suspect = suspect OR lane <> ALL ($2), due = CASE WHEN blocks THEN NULL ELSE now() END
  WHERE lane = ANY ($1) AND claimed IS NOT NULL";
+
+// $1 lanes that go on: another step at the same place, without a note of what was under way.
+const UNNOTE: &str = "
+WITH noted AS (
+    SELECT * FROM {placed} AS l WHERE l.lane = ANY ($1) AND l.noted IS NOT NULL
+), forgotten AS (
+    DELETE FROM {places_table} AS p USING noted WHERE p.lane = noted.lane AND p.step <= noted.step - 8
+)
+INSERT INTO {places_table} (lane, step, base, base_seq, target, after_seq, anchor_seq, recover, recover_seq)
+SELECT lane, step + 1, base, base_seq, target, after_seq, anchor_seq, recover, recover_seq FROM noted";
 
 // What stands first of its key and waits for nobody. The firsts are found once, not for every row, whatever the planner knows of
 // the table.
@@ -280,6 +293,7 @@ pub(super) struct Statements {
     lanes: Statement,
     take: Statement,
     suspect: Statement,
+    unnote: Statement,
     repair: Statement,
     release: Statement,
     leave: Statement,
@@ -314,6 +328,7 @@ impl Statements {
             lanes: plain(LANES),
             take: plain(TAKE),
             suspect: plain(SUSPECT),
+            unnote: plain(UNNOTE),
             repair: plain(REPAIR),
             release: plain(RELEASE),
             leave: plain(LEAVE),
@@ -360,7 +375,7 @@ impl PostgresStream {
 
     async fn take_once(&self, beat: &Beat<'_>, lanes: &[u16], absent: &[String]) -> sqlx::Result<Vec<Hold>> {
         let mut tx = self.pool.begin().await?;
-        let taken: Vec<(i16, i64)> = sqlx::query_as(self.statements().take.sql())
+        let taken: Vec<(i16, i64, i64)> = sqlx::query_as(self.statements().take.sql())
             .bind(numbers(lanes))
             .bind(absent)
             .bind(beat.relay.as_str())
@@ -371,11 +386,21 @@ impl PostgresStream {
         if !absent.is_empty() {
             sqlx::query(self.statements().gone.sql()).bind(absent).execute(&mut *tx).await?;
         }
-        let numbers: Vec<i16> = taken.iter().map(|(lane, _)| *lane).collect();
-        sqlx::query(self.statements().suspect.sql()).bind(&numbers).execute(&mut *tx).await?;
+        let numbers: Vec<i16> = taken.iter().map(|(lane, ..)| *lane).collect();
+        let goes_on =
+            |lane: i16, before: i64| beat.holds.contains(&Hold { lane: lane as u16, fence: before });
+        let going_on: Vec<i16> = taken
+            .iter()
+            .filter(|(lane, _, before)| goes_on(*lane, *before))
+            .map(|(lane, ..)| *lane)
+            .collect();
+        sqlx::query(self.statements().suspect.sql()).bind(&numbers).bind(&going_on).execute(&mut *tx).await?;
+        if !going_on.is_empty() {
+            sqlx::query(self.statements().unnote.sql()).bind(&going_on).execute(&mut *tx).await?;
+        }
         sqlx::query(self.statements().repair.sql()).bind(&numbers).execute(&mut *tx).await?;
         tx.commit().await?;
-        Ok(taken.into_iter().map(|(lane, fence)| Hold { lane: lane as u16, fence }).collect())
+        Ok(taken.into_iter().map(|(lane, fence, _)| Hold { lane: lane as u16, fence }).collect())
     }
 
     async fn settle_once(&self, ends: &[ParkedEnd]) -> sqlx::Result<Vec<u16>> {
