@@ -4,4 +4,5 @@ mod cost;
 mod durability;
 mod session;
 mod stream;
+mod stream_moved;
 mod wake;

@@ -23,6 +23,10 @@ const LOCK_NOT_AVAILABLE: &str = "55P03";
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// And at most: it doubles each time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long to wait for that at least; of long pauses a part, as there may be none among the writers that is done sooner.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+/// Which part.
+const WAITS: u32 = 20;
 
 const LOAD: &str = "
 SELECT l.lane, l.step, l.base::text, l.base_seq, l.target::text, l.after_seq, l.noted::text, l.noted_seq,
@@ -34,9 +38,9 @@ SELECT l.lane, l.step, l.base::text, l.base_seq, l.target::text, l.after_seq, l.
 const SYSTEM_ID: &str = "(SELECT system_identifier FROM pg_control_system())";
 
 // Waits for who writes to the table now, but not long: everybody else waits behind.
-const QUIET: &str = "
-SET LOCAL lock_timeout = '100ms';
-LOCK TABLE {table} IN SHARE MODE";
+const PATIENCE: &str = "SELECT set_config('lock_timeout', $1, true)";
+
+const QUIET: &str = "LOCK TABLE {table} IN SHARE MODE";
 
 // $1 lanes, $2 fences. Every lane that comes from elsewhere: what was under way there is read again with the rest.
 const ANCHOR: &str = "
@@ -107,6 +111,11 @@ pub(super) struct Patience {
 impl Patience {
     fn is_to_wait(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// How long others may be held up for.
+    fn wait(&self) -> Duration {
+        (self.pause / WAITS).max(SHORTEST_WAIT)
     }
 
     /// Others wrote to it.
@@ -247,7 +256,9 @@ impl WindowReader {
     async fn anchor_once(&self, connection: &mut PgConnection, holds: &[Hold]) -> sqlx::Result<()> {
         let mut tx = connection.begin().await?;
         let statements = &self.statements.window.open;
-        if let Err(error) = sqlx::raw_sql(statements.quiet.sql()).execute(&mut *tx).await {
+        let wait = format!("{}ms", self.patience.wait().as_millis());
+        sqlx::query(PATIENCE).bind(wait).execute(&mut *tx).await?;
+        if let Err(error) = sqlx::query(statements.quiet.sql()).execute(&mut *tx).await {
             tx.rollback().await?;
             return Err(error);
         }
