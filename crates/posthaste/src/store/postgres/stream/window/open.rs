@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::super::super::PLACED;
 use super::super::snapshot::Snapshot;
+use super::super::{fences, lanes};
 use super::WindowReader;
 use super::place::{Lane, Part, Place};
 use crate::error::{Error, ErrorKind, Result};
@@ -265,12 +266,4 @@ impl WindowReader {
         sqlx::query(statements.anchor.sql()).bind(lanes(holds)).bind(fences(holds)).execute(&mut *tx).await?;
         tx.commit().await
     }
-}
-
-fn lanes(holds: &[Hold]) -> Vec<i16> {
-    holds.iter().map(|hold| hold.lane as i16).collect()
-}
-
-fn fences(holds: &[Hold]) -> Vec<i64> {
-    holds.iter().map(|hold| hold.fence).collect()
 }
