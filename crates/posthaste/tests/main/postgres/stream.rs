@@ -158,11 +158,18 @@ struct Pooled {
 
 impl Pooled {
     async fn new(connections: u32) -> Self {
+        Self::with(connections, "").await
+    }
+
+    /// The same, with more places to look for names in behind its own.
+    async fn with(connections: u32, path: &str) -> Self {
         let db = Db::with(Kind::Postgres, Setup { mode: Some(Mode::stream(2).unwrap()), ..Setup::default() })
             .await;
         let Handle::Postgres(sql) = db.handle() else { panic!("PostgreSQL only") };
         let name = format!("reader-{}", Uuid::now_v7().simple());
-        let options = sql.pool.connect_options().as_ref().clone().application_name(&name);
+        let path = format!("{}{path}", db.place());
+        let options = sql.pool.connect_options().as_ref().clone();
+        let options = options.application_name(&name).options([("search_path", path)]);
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .acquire_timeout(Duration::from_secs(5))
@@ -310,5 +317,38 @@ async fn re11_a_pool_of_one_connection_is_enough_and_may_be_closed() {
     until("who reads nothing has none", async || pooled.connections().await == 0).await;
     let closed = owner.reader.open(&owner.holds).await.unwrap_err();
     assert_eq!(*closed.kind(), ErrorKind::Unreachable);
+    pooled.end(owner).await;
+}
+
+/// Behind a pooler the server may have been started again, or be another one, and the connection be there still: here, a
+/// server that says when it was started as it is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn re11_what_is_known_of_another_run_of_the_server_is_not_written() {
+    let pooled = Pooled::with(2, ",pg_catalog").await;
+    let db = &pooled.db;
+    db.execute("CREATE TABLE runs (started timestamptz)").await.unwrap();
+    db.execute("INSERT INTO runs VALUES (now())").await.unwrap();
+    let lies = "CREATE FUNCTION pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql
+                AS 'SELECT started FROM runs'";
+    db.execute(lies).await.unwrap();
+    let mut owner = pooled.owner().await;
+    let first = enqueue(db, "a").await;
+    let page = owner.read(100).await;
+    assert_eq!(ids(&page.rows), [first]);
+    let lane = page.rows[0].hold.lane;
+    let restart =
+        async || db.execute("UPDATE runs SET started = started + interval '1 minute'").await.unwrap();
+
+    restart().await;
+    assert_eq!(owner.reader.settle(&[], &[page.number], Keep::Delivered).await.unwrap(), [lane]);
+    take_again(&mut owner, &[lane]).await;
+    assert_eq!(ids(&next_rows(&mut owner).await), [first], "nothing of it was done");
+
+    restart().await;
+    let second = enqueue(db, "a").await;
+    let page = owner.reader.read(100).await.unwrap();
+    assert_eq!((ids(&page.rows), &page.lost), (vec![], &vec![lane]));
+    take_again(&mut owner, &page.lost).await;
+    assert_eq!(ids(&next_rows(&mut owner).await), [second]);
     pooled.end(owner).await;
 }

@@ -29,6 +29,8 @@
 //!   not below any that the base says had ended: if the place is there, none of those is given out again.
 //! - Who stops waiting for an answer, or gets none, has lost the connection, too: nobody knows whether the server is there.
 //!   An error that the server answers with changes nothing.
+//! - A pooler in between may keep the reader's connection and go on with another server's. Each write says in which *run* of the
+//!   server its lane was loaded, and is refused in another.
 
 mod note;
 mod open;
@@ -55,6 +57,9 @@ use place::{Lane, Part, Place, UnderWay};
 
 /// How often lanes in which nothing happens are written down.
 const REFRESH: Duration = Duration::from_secs(10);
+
+/// Since when the server has been running, in microseconds.
+const RUN: &str = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
 
 #[derive(Debug)]
 pub(in super::super) struct Statements {

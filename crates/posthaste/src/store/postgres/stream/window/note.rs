@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sqlx::postgres::PgConnection;
 
 use super::super::snapshot::Snapshot;
-use super::WindowReader;
 use super::place::{Lane, Part, Place, UnderWay};
+use super::{RUN, WindowReader};
 use crate::error::Result;
 use crate::store::statement::Statement;
 use crate::store::{Dialect, TableName};
@@ -16,9 +16,9 @@ use crate::store::{Dialect, TableName};
 const WRITE: &str = "
 WITH said AS (
     SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::bigint[],
-                         $8::text[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[])
-               AS s(lane, fence, step, base, base_seq, target, after_seq, noted, noted_seq, recover, recover_seq, anchor_seq)
-     WHERE (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+                         $8::text[], $9::bigint[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[])
+               AS s(lane, fence, step, base, base_seq, target, after_seq, noted, noted_seq, recover, recover_seq, anchor_seq, run)
+     WHERE (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL AND s.run = {run}
 ), held AS (
     SELECT l.lane FROM {lanes_table} AS l
      WHERE (l.lane, l.fence) IN (SELECT said.lane, said.fence FROM said)
@@ -38,7 +38,7 @@ ON CONFLICT (lane, step) DO NOTHING
 RETURNING lane";
 
 pub(super) fn statement(table: &TableName) -> Statement {
-    Statement::new(Dialect::Postgres, table, WRITE)
+    Statement::new(Dialect::Postgres, table, WRITE).with("{run}", RUN)
 }
 
 impl WindowReader {
@@ -90,6 +90,7 @@ impl WindowReader {
                 _ => None,
             }))
             .bind(numbers(&|place| Some(place.anchor)))
+            .bind(lanes.iter().map(|lane| lane.run).collect::<Vec<_>>())
             .fetch_all(connection)
             .await
             .map_err(|e| self.error(e))?;

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use super::super::super::PLACED;
 use super::super::snapshot::Snapshot;
 use super::super::{fences, lanes};
-use super::WindowReader;
 use super::place::{Lane, Part, Place};
+use super::{RUN, WindowReader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::statement::Statement;
 use crate::store::stream::Hold;
@@ -31,7 +31,7 @@ const WAITS: u32 = 20;
 
 const LOAD: &str = "
 SELECT l.lane, l.step, l.base::text, l.base_seq, l.target::text, l.after_seq, l.noted::text, l.noted_seq,
-       l.anchor_seq, l.recover::text, l.recover_seq, l.system_id, {system_id}, pg_current_snapshot()::text
+       l.anchor_seq, l.recover::text, l.recover_seq, l.system_id, {system_id}, pg_current_snapshot()::text, {run}
   FROM {placed} AS l
   JOIN unnest($1::smallint[], $2::bigint[]) AS h(held, held_fence) ON h.held = l.lane AND h.held_fence = l.fence
  ORDER BY l.lane";
@@ -83,6 +83,7 @@ impl Statements {
             Statement::new(Dialect::Postgres, table, sql)
                 .with_rendered("{placed}", &Statement::new(Dialect::Postgres, table, PLACED))
                 .with("{system_id}", SYSTEM_ID)
+                .with("{run}", RUN)
         };
         Self {
             load: statement(LOAD),
@@ -202,6 +203,7 @@ impl WindowReader {
         let lane = Lane {
             hold: *hold,
             step: number(1)?.unwrap_or(0),
+            run: number(14)?.unwrap_or(0),
             read: Arc::clone(&place),
             done: Arc::clone(&place),
             written: place,

@@ -58,6 +58,8 @@ impl Place {
 pub(super) struct Lane {
     pub(super) hold: Hold,
     pub(super) step: i64,
+    /// In which run of the server it was loaded.
+    pub(super) run: i64,
     pub(super) read: Arc<Place>,
     pub(super) done: Arc<Place>,
     /// What was under way when the owner before ended uncleanly.
