@@ -21,12 +21,12 @@ use crate::store::{Dialect, TableName};
 const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// After how long to try again to have the table to oneself, at first.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
 /// And at most: it doubles each time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long to wait for that at least; of long pauses a part, as there may be none among the writers that is done sooner.
-const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-/// Which part.
+/// How long to wait for that at first.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+/// And which part of the pause later: there may always be a writer that takes longer.
 const WAITS: u32 = 20;
 
 const LOAD: &str = "
@@ -117,7 +117,7 @@ impl Patience {
 
     /// How long others may be held up for.
     fn wait(&self) -> Duration {
-        (self.pause / WAITS).max(SHORTEST_WAIT)
+        (self.pause / WAITS).max(FIRST_WAIT)
     }
 
     /// Others wrote to it.
