@@ -21,7 +21,8 @@ pub struct Beat<'a> {
     /// Whether the database knows its session under [`WorkerId::present`](super::super::WorkerId)'s name: then its
     /// lanes are free as soon as that is gone.
     pub present: bool,
-    /// The lanes that are to last.
+    /// Of a beat, the lanes that are to last. Of a take, the lanes that this very process held last, under the fences it
+    /// had: see [`Stream::take`](super::Stream::take).
     pub holds: &'a [Hold],
     /// How long, if it is not heard of again.
     pub lease: Duration,

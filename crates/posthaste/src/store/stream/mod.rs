@@ -57,6 +57,11 @@ pub trait Stream: Send + Sync + 'static {
 
     /// Takes those of these lanes that are free: without an owner, with an ended lease, or owned by one of `absent`.
     /// What the owner before had under way becomes suspect.
+    ///
+    /// A lane whose last fence is the one that `beat.holds` says is *gone on* with: nobody owned it in between, and the
+    /// process that did is alive, so that nothing of it may have ended one. What is parked and claimed of such a lane is
+    /// claimed no longer and stays as suspect as it was, and there is no note any more of what was read and under
+    /// way: whoever opens the lane next reads it again, and none of it is suspect.
     async fn take(&self, beat: &Beat<'_>, lanes: &[u16], absent: &[String]) -> Result<Vec<Hold>>;
 
     /// Gives up lanes of which nothing is under way; others may take them at once.

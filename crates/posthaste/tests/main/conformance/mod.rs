@@ -17,3 +17,4 @@ mod settle;
 mod stream;
 mod stream_admin;
 mod stream_floor;
+mod stream_again;

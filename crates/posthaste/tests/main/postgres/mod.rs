@@ -1,6 +1,8 @@
-//! What only PostgreSQL can show: what a claim costs it, and what others are told of it.
+//! What only PostgreSQL can show: what a claim costs it, and what others are told of it, and what its crash loses.
 
 mod cost;
 mod durability;
 mod session;
+mod stream;
+mod stream_moved;
 mod wake;

@@ -485,7 +485,7 @@ async fn promote(
     dead: &Locked,
 ) -> sqlx::Result<()> {
     let none: [i64; 0] = [];
-    sqlx::query(statements.stream.promote.sql())
+    sqlx::query(statements.stream.park.promote.sql())
         .bind(&dead.keys)
         .bind(none.as_slice())
         .bind(none.as_slice())

@@ -1,0 +1,396 @@
+//! Parked events: what cannot be delivered now, what waits behind it, and how it comes up.
+
+use std::collections::HashSet;
+
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+use uuid::Uuid;
+
+use super::super::{EVENT_COLUMNS, decode};
+use super::{PostgresStream, fences, lanes, numbers};
+use crate::error::Result;
+use crate::store::TableName;
+use crate::store::settlement::{micros, stored_error};
+use crate::store::statement::Statement;
+use crate::store::stream::{Hold, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Wait};
+use crate::store::tries::Tries;
+
+const BLOCKED_AMONG: &str = "SELECT DISTINCT key FROM {parked_table} WHERE blocks AND key = ANY ($1)";
+
+// Waits: 0 behind, 1 after a time, 2 delay, 3 suspect, 4 running, 5 dead and blocking, 6 dead and not. Only the first of a key
+// that others wait behind is due.
+const PARK: &str = "
+WITH said AS (
+    SELECT *, count(*) FILTER (WHERE wait NOT IN (2, 6))
+                  OVER (PARTITION BY key ORDER BY n ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+      FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::text[], $6::text[], $7::int[], $8::text[],
+                  $9::int[], $10::bigint[]) WITH ORDINALITY
+        AS s(lane, fence, seq, id, topic, key, attempts, error, wait, delay, n)
+     WHERE {unsynced}
+), {held}, parked AS (
+    INSERT INTO {parked_table} (seq, id, lane, topic, key, blocks, suspect, attempts, due, claimed, outcome, last_error, settled_at)
+    SELECT s.seq, s.id, s.lane, s.topic, s.key, s.wait NOT IN (2, 6), s.wait = 3, s.attempts,
+           CASE WHEN s.wait = 2 THEN (SELECT o.available_at FROM {table} AS o WHERE o.id = s.id)
+                WHEN s.wait = 4 THEN now()
+                WHEN s.wait IN (5, 6) OR s.before > 0
+                     OR EXISTS (SELECT FROM {parked_table} AS p WHERE p.key = s.key AND p.blocks) THEN NULL
+                ELSE now() + coalesce(s.delay, 0) * interval '1 microsecond' END,
+           CASE WHEN s.wait = 4 THEN s.fence END,
+           CASE WHEN s.wait IN (5, 6) THEN 'dead' END,
+           s.error,
+           CASE WHEN s.wait IN (5, 6) THEN now() END
+      FROM said AS s WHERE s.lane IN (SELECT lane FROM held)
+     ORDER BY s.n
+    ON CONFLICT (seq) DO NOTHING
+)
+SELECT DISTINCT lane FROM said WHERE lane NOT IN (SELECT lane FROM held)";
+
+// $1 and $2 lanes and fences, $3 limit, $4 whether a suspect may be among them, $5 topics.
+const CLAIM: &str = "
+WITH said AS (
+    SELECT * FROM unnest($1::smallint[], $2::bigint[]) AS s(lane, fence) WHERE {unsynced}
+), {held}, heads AS (
+    (SELECT p.position, p.key, p.due, p.blocks AND p.attempts = 0 AS leads
+       FROM {parked_table} AS p
+      WHERE p.due <= now() AND p.claimed IS NULL AND p.outcome IS NULL AND NOT p.suspect
+        AND p.lane IN (SELECT lane FROM held) {topics}
+      ORDER BY p.due, p.position LIMIT $3)
+    UNION ALL
+    (SELECT p.position, p.key, p.due, false
+       FROM {parked_table} AS p
+      WHERE p.due <= now() AND p.claimed IS NULL AND p.outcome IS NULL AND p.suspect AND $4
+        AND p.lane IN (SELECT lane FROM held) {topics}
+      ORDER BY p.attempts, p.due, p.position LIMIT 1)
+), runs AS (
+    SELECT r.position, h.due, h.position AS head
+      FROM heads AS h
+     CROSS JOIN LATERAL (
+           SELECT t.position, bool_or(t.breaks) OVER (ORDER BY t.position) AS broken
+             FROM (SELECT p.position,
+                          p.outcome IS NOT NULL OR p.suspect OR p.claimed IS NOT NULL OR p.due IS NOT NULL
+                          OR NOT (true {topics}) AS breaks
+                     FROM {parked_table} AS p
+                    WHERE p.key = h.key AND p.position > h.position AND p.blocks
+                    ORDER BY p.position
+                    LIMIT (SELECT greatest($3 / greatest(count(*), 1), 10) FROM heads)) AS t) AS r
+     WHERE h.leads AND NOT r.broken
+), chosen AS (
+    SELECT c.position, row_number() OVER (ORDER BY c.due, c.head, c.position) AS n
+      FROM (SELECT position, due, position AS head FROM heads UNION ALL SELECT position, due, head FROM runs) AS c
+     ORDER BY c.due, c.head, c.position LIMIT $3
+), named AS (
+    SELECT c.n, p.position, p.id, said.fence
+      FROM chosen AS c JOIN {parked_table} AS p ON p.position = c.position JOIN said ON said.lane = p.lane
+)
+UPDATE {parked_table} AS p
+   SET claimed = named.fence, attempts = p.attempts + 1
+  FROM named LEFT JOIN LATERAL (
+       SELECT {columns}, created_at FROM {table} AS e WHERE e.id = named.id) AS o ON true
+ WHERE p.position = named.position AND p.claimed IS NULL
+RETURNING o.*, p.seq, p.id, p.topic, p.lane, p.claimed, p.position, p.attempts, p.suspect, p.last_error, named.n";
+
+const CLAIMED: &str = "
+SELECT p.lane, p.claimed, p.seq
+  FROM {parked_table} AS p
+  JOIN unnest($1::smallint[], $2::bigint[]) AS h(lane, fence) ON h.lane = p.lane AND h.fence = p.claimed";
+
+const FORGET: &str = "DELETE FROM {parked_table} WHERE position = ANY ($1) RETURNING key";
+
+const TOPICS: [&str; 3] = ["", "AND p.topic = ANY ($5)", "AND p.topic <> ALL ($5)"];
+
+// Verdicts: 0 delivered, 1 retry, 2 dead, 3 released, 4 behind. What was released may itself wait for others: if it does not, it is
+// let come up.
+const SETTLE: &str = "
+WITH said AS (
+    SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::int[], $5::bigint[], $6::text[], $7::boolean[])
+               AS s(lane, fence, seq, verdict, delay, error, blocks)
+     WHERE {unsynced}
+), {held}, gone AS (
+    DELETE FROM {parked_table} AS p
+     USING said AS s
+     WHERE s.verdict = 0 AND p.seq = s.seq AND p.claimed = s.fence AND s.lane IN (SELECT lane FROM held)
+    RETURNING p.key
+), kept AS (
+    UPDATE {parked_table} AS p
+       SET claimed    = NULL,
+           attempts   = CASE WHEN s.verdict IN (3, 4) THEN greatest(p.attempts - 1, 0) ELSE p.attempts END,
+           due        = CASE WHEN s.verdict = 1 OR s.verdict IN (3, 4) AND NOT p.blocks
+                             THEN now() + coalesce(s.delay, 0) * interval '1 microsecond' END,
+           outcome    = CASE WHEN s.verdict = 2 THEN 'dead' END,
+           settled_at = CASE WHEN s.verdict = 2 THEN now() END,
+           blocks     = CASE s.verdict WHEN 1 THEN true WHEN 2 THEN s.blocks ELSE p.blocks END,
+           last_error = coalesce(s.error, p.last_error)
+      FROM said AS s
+     WHERE s.verdict <> 0 AND p.seq = s.seq AND p.claimed = s.fence AND s.lane IN (SELECT lane FROM held)
+    RETURNING p.key
+)
+SELECT key, NULL::smallint FROM gone UNION SELECT key, NULL FROM kept
+UNION SELECT NULL, lane FROM said WHERE lane NOT IN (SELECT lane FROM held)";
+
+// The first of each of these keys ($1) that waits for nobody is due, one that was released ($2) after its time ($3).
+const PROMOTE: &str = "
+WITH firsts AS MATERIALIZED (
+    SELECT f.position
+      FROM unnest($1::text[]) AS k(key)
+     CROSS JOIN LATERAL (
+           SELECT p.position FROM {parked_table} AS p
+            WHERE p.key = k.key AND p.blocks ORDER BY p.position LIMIT 1) AS f
+)
+UPDATE {parked_table} AS p
+   SET due = now() + coalesce((SELECT max(s.delay) FROM unnest($2::bigint[], $3::bigint[]) AS s(seq, delay)
+                                WHERE s.seq = p.seq), 0) * interval '1 microsecond'
+  FROM firsts AS f
+ WHERE p.position = f.position AND p.due IS NULL AND p.claimed IS NULL AND p.outcome IS NULL";
+
+const HAS_PARKED: &str = "SELECT EXISTS (SELECT FROM {parked_table} WHERE lane = ANY ($1))";
+
+// What stands first of its key and waits for nobody. The firsts are found once, not for every row, whatever the planner knows of
+// the table.
+const REPAIR: &str = "
+WITH firsts AS MATERIALIZED (
+    SELECT min(position) AS position FROM {parked_table} WHERE lane = ANY ($1) AND blocks GROUP BY key
+)
+UPDATE {parked_table} AS p
+   SET due = now()
+  FROM firsts AS f
+ WHERE p.position = f.position AND p.due IS NULL AND p.claimed IS NULL AND p.outcome IS NULL";
+
+#[derive(Debug)]
+pub(in super::super) struct Statements {
+    blocked_among: Statement,
+    park: Statement,
+    claim: [Statement; 3],
+    claimed: Statement,
+    forget: Statement,
+    settle: Statement,
+    pub(super) promote: Statement,
+    pub(super) repair: Statement,
+    has_parked: Statement,
+}
+
+impl Statements {
+    pub(super) fn new(table: &TableName) -> Self {
+        let statement = |sql| super::statement(table, sql);
+        let claim = |topics| statement(CLAIM).with("{topics}", topics).with("{columns}", EVENT_COLUMNS);
+        Self {
+            blocked_among: statement(BLOCKED_AMONG),
+            park: statement(PARK),
+            claim: TOPICS.map(claim),
+            claimed: statement(CLAIMED),
+            forget: statement(FORGET),
+            settle: statement(SETTLE),
+            promote: statement(PROMOTE),
+            repair: statement(REPAIR),
+            has_parked: statement(HAS_PARKED),
+        }
+    }
+}
+
+pub(super) async fn blocked_among(stream: &PostgresStream, keys: &[String]) -> Result<HashSet<String>> {
+    let blocked = sqlx::query_scalar(stream.statements.stream.park.blocked_among.sql())
+        .bind(keys)
+        .fetch_all(&stream.pool)
+        .await;
+    blocked.map(HashSet::from_iter).map_err(|e| stream.error(e))
+}
+
+pub(super) async fn park(stream: &PostgresStream, parks: &[Park]) -> Result<Vec<u16>> {
+    let mut tries = Tries::default();
+    loop {
+        match park_once(stream, parks).await.map_err(|e| stream.error(e)) {
+            Err(error) if tries.again(&error) => {}
+            refused => return refused,
+        }
+    }
+}
+
+async fn park_once(stream: &PostgresStream, parks: &[Park]) -> sqlx::Result<Vec<u16>> {
+    let refused: Vec<i16> = sqlx::query_scalar(stream.statements.stream.park.park.sql())
+        .bind(parks.iter().map(|park| park.hold.lane as i16).collect::<Vec<_>>())
+        .bind(parks.iter().map(|park| park.hold.fence).collect::<Vec<_>>())
+        .bind(parks.iter().map(|park| park.sequence).collect::<Vec<_>>())
+        .bind(parks.iter().map(|park| park.id).collect::<Vec<_>>())
+        .bind(parks.iter().map(|park| park.topic.as_str()).collect::<Vec<_>>())
+        .bind(parks.iter().map(|park| park.key.as_str()).collect::<Vec<_>>())
+        .bind(parks.iter().map(|park| i32::try_from(park.attempts).unwrap_or(i32::MAX)).collect::<Vec<_>>())
+        .bind(parks.iter().map(|park| park.error.as_deref().map(stored_error)).collect::<Vec<_>>())
+        .bind(parks.iter().map(|park| wait_code(park.wait)).collect::<Vec<_>>())
+        .bind(parks.iter().map(|park| wait_delay(park.wait)).collect::<Vec<_>>())
+        .fetch_all(&stream.pool)
+        .await?;
+    Ok(refused.into_iter().map(|lane| lane as u16).collect())
+}
+
+pub(super) async fn claim_parked(stream: &PostgresStream, claim: &ParkedClaim<'_>) -> Result<Vec<Parked>> {
+    let mut tries = Tries::default();
+    loop {
+        match claim_once(stream, claim).await.map_err(|e| stream.error(e)) {
+            Err(error) if tries.again(&error) => {}
+            parked => return parked,
+        }
+    }
+}
+
+async fn claim_once(stream: &PostgresStream, claim: &ParkedClaim<'_>) -> sqlx::Result<Vec<Parked>> {
+    let [all, only, except] = &stream.statements.stream.park.claim;
+    let mut query = sqlx::query(claim.topics.choose([all, only, except]).sql())
+        .bind(lanes(claim.holds))
+        .bind(fences(claim.holds))
+        .bind(i64::from(claim.limit))
+        .bind(claim.suspects);
+    if let Some(topics) = claim.topics.named() {
+        query = query.bind(topics);
+    }
+    let rows = query.fetch_all(&stream.pool).await?;
+    let mut parked = Vec::with_capacity(rows.len());
+    let mut without_event = Vec::new();
+    for row in &rows {
+        match row.try_get::<Option<Uuid>, _>(0)? {
+            Some(_) => parked.push((row.try_get::<i64, _>(25)?, read_parked(row)?)),
+            None => without_event.push(row.try_get::<i64, _>(21)?),
+        }
+    }
+    if !without_event.is_empty() {
+        let mut tx = stream.pool.begin().await?;
+        let keys: Vec<String> = sqlx::query_scalar(stream.statements.stream.park.forget.sql())
+            .bind(&without_event)
+            .fetch_all(&mut *tx)
+            .await?;
+        sqlx::query(stream.statements.stream.park.promote.sql())
+            .bind(&keys)
+            .bind(Vec::<i64>::new())
+            .bind(Vec::<i64>::new())
+            .execute(&mut *tx)
+            .await?;
+        tx.commit().await?;
+    }
+    parked.sort_by_key(|(n, _)| *n);
+    Ok(parked.into_iter().map(|(_, parked)| parked).collect())
+}
+
+/// A row that begins with the event's columns.
+fn read_parked(row: &PgRow) -> sqlx::Result<Parked> {
+    Ok(Parked {
+        hold: Hold { lane: row.try_get::<i16, _>(19)? as u16, fence: row.try_get(20)? },
+        position: row.try_get(21)?,
+        sequence: row.try_get(16)?,
+        id: row.try_get(17)?,
+        topic: row.try_get(18)?,
+        attempt: u32::try_from(row.try_get::<i32, _>(22)?).unwrap_or(0),
+        suspect: row.try_get(23)?,
+        last_error: row.try_get(24)?,
+        created_at: row.try_get(15)?,
+        event: decode(row),
+    })
+}
+
+pub(super) async fn claimed(stream: &PostgresStream, holds: &[Hold]) -> Result<Vec<(Hold, i64)>> {
+    let claimed: Vec<(i16, i64, i64)> = sqlx::query_as(stream.statements.stream.park.claimed.sql())
+        .bind(lanes(holds))
+        .bind(fences(holds))
+        .fetch_all(&stream.pool)
+        .await
+        .map_err(|e| stream.error(e))?;
+    let held = |(lane, fence, sequence)| (Hold { lane: lane as u16, fence }, sequence);
+    Ok(claimed.into_iter().map(held).collect())
+}
+
+pub(super) async fn settle_parked(stream: &PostgresStream, ends: &[ParkedEnd]) -> Result<Vec<u16>> {
+    let mut tries = Tries::default();
+    loop {
+        match settle_once(stream, ends).await.map_err(|e| stream.error(e)) {
+            Err(error) if tries.again(&error) => {}
+            refused => return refused,
+        }
+    }
+}
+
+async fn settle_once(stream: &PostgresStream, ends: &[ParkedEnd]) -> sqlx::Result<Vec<u16>> {
+    let mut tx = stream.pool.begin().await?;
+    let settled: Vec<(Option<String>, Option<i16>)> =
+        sqlx::query_as(stream.statements.stream.park.settle.sql())
+            .bind(ends.iter().map(|end| end.hold.lane as i16).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.hold.fence).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| end.sequence).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| code(&end.verdict)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| delay(&end.verdict)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| error_of(&end.verdict)).collect::<Vec<_>>())
+            .bind(ends.iter().map(|end| blocks(&end.verdict)).collect::<Vec<_>>())
+            .fetch_all(&mut *tx)
+            .await?;
+    let keys: Vec<&str> = settled.iter().filter_map(|(key, _)| key.as_deref()).collect();
+    sqlx::query(stream.statements.stream.park.promote.sql())
+        .bind(&keys)
+        .bind(ends.iter().map(|end| end.sequence).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| delay(&end.verdict)).collect::<Vec<_>>())
+        .execute(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(settled.iter().filter_map(|(_, lane)| lane.map(|lane| lane as u16)).collect())
+}
+
+pub(super) async fn repair(stream: &PostgresStream, holds: &[Hold]) -> Result<()> {
+    let repaired = sqlx::query(stream.statements.stream.park.repair.sql())
+        .bind(lanes(holds))
+        .execute(&stream.pool)
+        .await;
+    repaired.map(drop).map_err(|e| stream.error(e))
+}
+
+pub(super) async fn has_parked(stream: &PostgresStream, lanes: &[u16]) -> Result<bool> {
+    sqlx::query_scalar(stream.statements.stream.park.has_parked.sql())
+        .bind(numbers(lanes))
+        .fetch_one(&stream.pool)
+        .await
+        .map_err(|e| stream.error(e))
+}
+
+fn wait_code(wait: Wait) -> i32 {
+    match wait {
+        Wait::Behind => 0,
+        Wait::After(_) => 1,
+        Wait::Delay => 2,
+        Wait::Suspect => 3,
+        Wait::Running => 4,
+        Wait::Dead { blocks: true } => 5,
+        Wait::Dead { blocks: false } => 6,
+    }
+}
+
+fn wait_delay(wait: Wait) -> Option<i64> {
+    match wait {
+        Wait::After(delay) => Some(micros(delay)),
+        _ => None,
+    }
+}
+
+fn code(verdict: &ParkedVerdict) -> i32 {
+    match verdict {
+        ParkedVerdict::Delivered => 0,
+        ParkedVerdict::Retry { .. } => 1,
+        ParkedVerdict::Dead { .. } => 2,
+        ParkedVerdict::Released { .. } => 3,
+        ParkedVerdict::Behind => 4,
+    }
+}
+
+fn delay(verdict: &ParkedVerdict) -> Option<i64> {
+    match verdict {
+        ParkedVerdict::Retry { after, .. } | ParkedVerdict::Released { after } => Some(micros(*after)),
+        _ => None,
+    }
+}
+
+fn error_of(verdict: &ParkedVerdict) -> Option<String> {
+    match verdict {
+        ParkedVerdict::Retry { error, .. } | ParkedVerdict::Dead { error, .. } => Some(stored_error(error)),
+        _ => None,
+    }
+}
+
+fn blocks(verdict: &ParkedVerdict) -> Option<bool> {
+    match verdict {
+        ParkedVerdict::Dead { blocks, .. } => Some(*blocks),
+        _ => None,
+    }
+}
