@@ -7,6 +7,7 @@ mod claim;
 mod enqueue;
 mod hooks;
 mod inbox;
+mod locks;
 mod migrate;
 mod mode;
 mod operate;
