@@ -51,6 +51,21 @@ pub(crate) enum Command {
     /// Look at events
     #[command(subcommand)]
     Events(Events),
+    /// Show the lanes of a stream: who owns each, and how far it is behind
+    Lanes {
+        /// Answer in JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// List aggregates of a stream that wait until somebody replays or discards their dead event, longest first
+    Blocked {
+        /// At most this many
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+        /// Answer in JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]

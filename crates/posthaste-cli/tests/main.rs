@@ -5,6 +5,7 @@
 //! | `support.rs` | running the binary, fresh databases, the databases' own clients |
 //! | `embedded.rs` | a newcomer in an empty directory |
 //! | `listing.rs` | `events list` and `events show` |
+//! | `streams.rs` | `lanes` and `blocked` |
 //! | `migrate.rs` | racing migrations, printed SQL, reverting |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
@@ -14,4 +15,5 @@ mod bad_input;
 mod embedded;
 mod listing;
 mod migrate;
+mod streams;
 mod support;

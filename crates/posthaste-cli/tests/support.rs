@@ -183,6 +183,14 @@ impl Db {
         }
     }
 
+    /// A URL that is the same from every directory.
+    pub(crate) fn server(&self) -> String {
+        match self.kind {
+            Kind::Postgres | Kind::MariaDb => self.url(),
+            Kind::Sqlite => format!("sqlite://{}", self.dir.path().join("outbox.db").display()),
+        }
+    }
+
     pub(crate) fn table(&self) -> String {
         match self.kind {
             Kind::Postgres => format!("{}.outbox", self.space),

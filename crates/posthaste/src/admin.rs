@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::error::Result;
 use crate::produce::gate::Gate;
 use crate::produce::{Backend, Outbox};
-use crate::store::stream::BlockedAggregate;
+use crate::store::stream::{BlockedAggregate, LaneLag};
 use crate::store::{Count, Dialect, Ending, Filter, Page, Purge, Record, Stats, Status, Store, TableName};
 
 /// Rows counted at most, so that a look at a table of any size is cheap.
@@ -135,6 +135,25 @@ impl Admin {
     pub async fn blocked(&self, limit: u32) -> Result<Vec<BlockedAggregate>> {
         match self.store.stream().await? {
             Some(stream) => stream.blocked(limit).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The lanes of a stream: who owns each, and how far it is behind; a queue has none.
+    ///
+    /// ```
+    /// # use posthaste::testing;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste::Result<()> {
+    /// # let outbox = testing::outbox();
+    /// for lane in outbox.admin().lanes().await? {
+    ///     let owner = lane.owner.as_deref().unwrap_or("nobody");
+    ///     println!("lane {} of {owner}: {} waiting, {} parked", lane.lane, lane.events, lane.parked);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn lanes(&self) -> Result<Vec<LaneLag>> {
+        match self.store.stream().await? {
+            Some(stream) => stream.lag(CAP).await,
             None => Ok(Vec::new()),
         }
     }

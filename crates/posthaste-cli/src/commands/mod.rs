@@ -3,6 +3,7 @@
 mod enqueue;
 mod events;
 mod migrate;
+mod stream;
 
 use std::io::Write;
 
@@ -18,6 +19,8 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failur
         Command::Migrate(command) => migrate::run(&target, command, out).await,
         Command::Enqueue(command) => enqueue::run(&target, *command, out).await,
         Command::Events(command) => events::run(&target, command, out).await,
+        Command::Lanes { json } => stream::lanes(&target, json, out).await,
+        Command::Blocked { limit, json } => stream::blocked(&target, limit, json, out).await,
     };
     target.close().await;
     exit

@@ -307,6 +307,52 @@ pub(crate) fn recorded(table: &TableName, role: Role, applied: &[Applied]) -> Re
     Err(Error::new(ErrorKind::SchemaMismatch, message))
 }
 
+/// What a table is to be migrated as: what it is, or where it has yet to be made what it is taken for. It refuses a
+/// table of another mode than the one that is asked for. `lanes` counts the rows of its table of lanes, if that is there.
+pub(crate) async fn family_of(
+    table: &TableName,
+    role: Role,
+    applied: &[Applied],
+    lanes: impl AsyncFnOnce() -> Result<Option<i64>>,
+) -> Result<Family> {
+    let Some(family) = recorded(table, role, applied)? else { return Ok(role.family()) };
+    if let Role::Mode(_) = role {
+        refuse_mode(table, mode_of(table, family, lanes).await?, role)?;
+    }
+    Ok(family)
+}
+
+/// Of which mode an outbox is, if it has been made. Who may not read the ledger is told by the table of lanes.
+pub(crate) async fn known_mode(
+    table: &TableName,
+    applied: Result<Vec<Applied>>,
+    lanes: impl AsyncFnOnce() -> Result<Option<i64>>,
+) -> Result<Option<Mode>> {
+    let applied = match applied {
+        Err(error) if *error.kind() == ErrorKind::AccessDenied => Vec::new(),
+        applied => applied?,
+    };
+    match recorded(table, Role::Outbox, &applied)? {
+        Some(family) => mode_of(table, family, lanes).await.map(Some),
+        None => {
+            let lanes = lanes().await?.filter(|count| *count > 0);
+            lanes.map(|count| stream_of(table, Some(count))).transpose()
+        }
+    }
+}
+
+/// Of which mode a table of this family is: a stream's lanes are counted.
+async fn mode_of(
+    table: &TableName,
+    family: Family,
+    lanes: impl AsyncFnOnce() -> Result<Option<i64>>,
+) -> Result<Mode> {
+    match family {
+        Family::Stream => stream_of(table, lanes().await?),
+        Family::Outbox | Family::Inbox => Ok(Mode::Queue),
+    }
+}
+
 /// A stream of as many lanes as its table of lanes has rows; `None` if that is not there.
 pub(crate) fn stream_of(table: &TableName, lanes: Option<i64>) -> Result<Mode> {
     let beside = table.lanes_table();
@@ -320,7 +366,7 @@ pub(crate) fn stream_of(table: &TableName, lanes: Option<i64>) -> Result<Mode> {
 }
 
 /// Refuses a table of another mode than the one that is asked for.
-pub(crate) fn refuse_mode(table: &TableName, found: Mode, role: Role) -> Result<()> {
+fn refuse_mode(table: &TableName, found: Mode, role: Role) -> Result<()> {
     match role {
         Role::Mode(asked) if asked != found => Err(Error::new(
             ErrorKind::SchemaMismatch,
@@ -330,6 +376,21 @@ pub(crate) fn refuse_mode(table: &TableName, found: Mode, role: Role) -> Result<
         )),
         _ => Ok(()),
     }
+}
+
+/// Says that a migration has begun the table in one mode and ended before it was recorded, and that it cannot be gone
+/// on with in another.
+pub(crate) fn begun_as(table: &TableName, begun: Mode, asked: Mode, left: &[String]) -> Error {
+    let again = match begun {
+        Mode::Queue => "--mode queue".to_owned(),
+        Mode::Stream(lanes) => format!("--mode stream --lanes {}", lanes.count()),
+    };
+    let message = format!(
+        "table {table} is a {begun}, not a {asked}: a migration began it and did not end, and left {}. \
+         Go on with it by `posthaste migrate up {again}`, or drop what it left",
+        left.join(", ")
+    );
+    Error::new(ErrorKind::SchemaMismatch, message)
 }
 
 /// Refuses a table that a newer posthaste has migrated.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::mysql::{MySqlPool, MySqlRow};
+use serde_json::json;
+use sqlx::mysql::{MySqlConnection, MySqlPool, MySqlRow};
 use sqlx::{MySql, QueryBuilder, Row};
 use time::PrimitiveDateTime;
 use uuid::Uuid;
@@ -10,7 +11,8 @@ use uuid::Uuid;
 use super::{EVENT_COLUMNS, begin, decode, stored_time};
 use crate::store::filter::{FILTER_COLUMNS, like_pattern};
 use crate::store::settlement::micros;
-use crate::store::{Count, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
+use crate::store::statement::Statement;
+use crate::store::{Count, Dialect, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
 
 /// Behind [`EVENT_COLUMNS`], in the order of [`read_record`].
 const RECORD_COLUMNS: &str =
@@ -100,6 +102,19 @@ pub(super) async fn stats(pool: &MySqlPool, table: &TableName, cap: u32) -> sqlx
     })
 }
 
+// What is written is named by its key, and found by it: in a small table, or one of which most is to go, everything would
+// be read and locked otherwise.
+const REPLAY: &str = "
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS d
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (PRIMARY) ON o.seq = d.seq
+   SET o.outcome = NULL, o.settled_at = NULL, o.attempts = 0, o.available_at = UTC_TIMESTAMP(6),
+       o.locked_by = NULL, o.locked_until = NULL";
+
+const DELETE: &str = "
+DELETE o
+  FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS d
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (PRIMARY) ON o.seq = d.seq";
+
 /// Dead rows become pending, their error kept.
 pub(super) async fn replay(
     pool: &MySqlPool,
@@ -107,12 +122,11 @@ pub(super) async fn replay(
     filter: &Filter,
     limit: u32,
 ) -> sqlx::Result<u64> {
-    let statement = format!(
-        "UPDATE {} SET outcome = NULL, settled_at = NULL, attempts = 0, available_at = UTC_TIMESTAMP(6), \
-         locked_by = NULL, locked_until = NULL WHERE seq IN (",
-        table.quoted('`')
-    );
-    on_dead(pool, table, filter, limit, &statement).await
+    let mut tx = begin(pool).await?;
+    let dead = dead(&mut tx, table, filter, limit).await?;
+    write(&mut tx, table, REPLAY, &dead).await?;
+    tx.commit().await?;
+    Ok(dead.len() as u64)
 }
 
 /// Dead rows are deleted.
@@ -122,57 +136,61 @@ pub(super) async fn discard(
     filter: &Filter,
     limit: u32,
 ) -> sqlx::Result<u64> {
-    let statement = format!("DELETE FROM {} WHERE seq IN (", table.quoted('`'));
-    on_dead(pool, table, filter, limit, &statement).await
+    let mut tx = begin(pool).await?;
+    let dead = dead(&mut tx, table, filter, limit).await?;
+    write(&mut tx, table, DELETE, &dead).await?;
+    tx.commit().await?;
+    Ok(dead.len() as u64)
 }
 
-/// Settled rows past their retention are deleted.
+/// Settled rows past their retention are deleted. Those that somebody has locked wait for another time.
 pub(super) async fn purge(pool: &MySqlPool, table: &TableName, purge: Purge) -> sqlx::Result<u64> {
-    let mut query = QueryBuilder::new("DELETE FROM ");
-    query.push(table.quoted('`'));
-    query.push(match purge.ending {
+    let mut tx = begin(pool).await?;
+    let mut past = QueryBuilder::new("SELECT seq FROM ");
+    past.push(table.quoted('`')).push(format_args!(" FORCE INDEX (`{}_settled`)", table.name()));
+    past.push(match purge.ending {
         Ending::Delivered => " WHERE outcome = 'delivered'",
         Ending::Dead => " WHERE outcome = 'dead'",
     });
-    query.push(" AND settled_at <= UTC_TIMESTAMP(6) - INTERVAL ").push_bind(micros(purge.older_than));
-    query.push(" MICROSECOND ORDER BY settled_at LIMIT ").push_bind(purge.limit);
-    let mut tx = begin(pool).await?;
-    let done = query.build().execute(&mut *tx).await?;
+    past.push(" AND settled_at <= UTC_TIMESTAMP(6) - INTERVAL ").push_bind(micros(purge.older_than));
+    past.push(" MICROSECOND ORDER BY settled_at LIMIT ")
+        .push_bind(purge.limit)
+        .push(" FOR UPDATE SKIP LOCKED");
+    let past: Vec<i64> = past.build_query_scalar().fetch_all(&mut *tx).await?;
+    write(&mut tx, table, DELETE, &past).await?;
     tx.commit().await?;
-    Ok(done.rows_affected())
+    Ok(past.len() as u64)
 }
 
-/// Executes a statement, up to its list of rows, on dead rows that fit. They are locked first, through the
-/// claim index and no more than are wanted: an update with an order of its own would lock every dead row to
-/// sort them.
-async fn on_dead(
-    pool: &MySqlPool,
+/// Locks dead rows that fit, through the claim index and no more than are wanted: an update with an order of its own
+/// would lock every dead row to sort them.
+async fn dead(
+    connection: &mut MySqlConnection,
     table: &TableName,
     filter: &Filter,
     limit: u32,
-    statement: &str,
-) -> sqlx::Result<u64> {
-    /// Well below the 65 535 values that MySQL takes.
-    const MOST_VALUES: usize = 10_000;
-    let mut tx = begin(pool).await?;
+) -> sqlx::Result<Vec<i64>> {
     let mut dead = QueryBuilder::new("SELECT seq FROM ");
     dead.push(table.quoted('`')).push(format_args!(" FORCE INDEX (`{}_claim`)", table.name()));
     dead.push(" WHERE outcome = 'dead'");
     push_filter(&mut dead, filter);
     dead.push(" ORDER BY available_at, seq LIMIT ").push_bind(limit).push(" FOR UPDATE SKIP LOCKED");
-    let dead: Vec<i64> = dead.build_query_scalar().fetch_all(&mut *tx).await?;
-    let mut done = 0;
-    for chunk in dead.chunks(MOST_VALUES) {
-        let mut query = QueryBuilder::new(statement);
-        let mut sequences = query.separated(", ");
-        chunk.iter().for_each(|sequence| {
-            sequences.push_bind(*sequence);
-        });
-        query.push(")");
-        done += query.build().persistent(false).execute(&mut *tx).await?.rows_affected();
+    dead.build_query_scalar().fetch_all(connection).await
+}
+
+/// Executes a statement on rows that are locked.
+async fn write(
+    connection: &mut MySqlConnection,
+    table: &TableName,
+    statement: &'static str,
+    sequences: &[i64],
+) -> sqlx::Result<()> {
+    if !sequences.is_empty() {
+        let statement = Statement::new(Dialect::MySql, table, statement);
+        let rows = json!(sequences).to_string();
+        sqlx::query(statement.sql()).bind(rows).execute(connection).await?;
     }
-    tx.commit().await?;
-    Ok(done)
+    Ok(())
 }
 
 fn select(table: &TableName) -> QueryBuilder<MySql> {

@@ -40,12 +40,13 @@ LIMIT 1";
 const LEASED: &str = "
 SELECT o.id, o.seq
   FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', holder VARCHAR(128) PATH '$[1]')) AS l
-  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id)
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (`{name}_id`) ON o.id = UNHEX(l.id)
  WHERE o.locked_by = l.holder";
 
+// By its index, or rows of others would be waited for in a small table.
 const UNLEASE: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', holder VARCHAR(128) PATH '$[1]')) AS l
-  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id) AND o.locked_by = l.holder
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (`{name}_id`) ON o.id = UNHEX(l.id) AND o.locked_by = l.holder
    SET o.attempts = 0, o.locked_by = NULL, o.locked_until = NULL";
 
 /// Up to so many rows the statement is kept by the connection. One that is not is closed by a message that has no

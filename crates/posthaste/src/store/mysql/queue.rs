@@ -37,14 +37,15 @@ const ONLY: &str = "AND JSON_CONTAINS(?, JSON_QUOTE(topic))";
 
 const EXCEPT: &str = "AND NOT JSON_CONTAINS(?, JSON_QUOTE(topic))";
 
+// Here and below the index is forced, too: MariaDB reads all of a small table, and waits for whatever is locked in it.
 const LEASE: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS l
-  STRAIGHT_JOIN {table} AS o ON o.seq = l.seq
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (PRIMARY) ON o.seq = l.seq
    SET o.attempts = o.attempts + 1, o.locked_by = ?, o.locked_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND";
 
 const BURY: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', attempts INT PATH '$[1]', reason TEXT PATH '$[2]')) AS d
-  STRAIGHT_JOIN {table} AS o ON o.seq = d.seq
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (PRIMARY) ON o.seq = d.seq
    SET o.outcome = 'dead', o.settled_at = UTC_TIMESTAMP(6), o.last_error = d.reason, o.attempts = d.attempts,
        o.locked_by = NULL, o.locked_until = NULL";
 
@@ -53,13 +54,13 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', attempts INT PATH '
 const HELD: &str = "
 SELECT o.id
   FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', holder VARCHAR(128) PATH '$[1]', attempt INT PATH '$[2]')) AS l
-  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id)
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (`{name}_id`) ON o.id = UNHEX(l.id)
  WHERE o.locked_by = l.holder AND o.attempts = l.attempt AND o.outcome IS NULL
    {lock}";
 
 const EXTEND: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS l
-  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(l.id)
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (`{name}_id`) ON o.id = UNHEX(l.id)
    SET o.locked_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND";
 
 // Verdicts: 0 delivered, 1 retry, 2 dead, 3 released. Assignments are made in order: what reads a column
@@ -67,7 +68,7 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS l
 const SETTLE: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', verdict INT PATH '$[1]', delay BIGINT PATH '$[2]',
                                      error TEXT PATH '$[3]')) AS s
-  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(s.id)
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (`{name}_id`) ON o.id = UNHEX(s.id)
    SET o.outcome      = CASE s.verdict WHEN 0 THEN 'delivered' WHEN 2 THEN 'dead' END,
        o.settled_at   = CASE WHEN s.verdict IN (0, 2) THEN UTC_TIMESTAMP(6) END,
        o.available_at = CASE WHEN s.delay IS NULL THEN o.available_at ELSE UTC_TIMESTAMP(6) + INTERVAL s.delay MICROSECOND END,
@@ -79,7 +80,7 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', verdict INT PATH '
 const DELETE: &str = "
 DELETE o
   FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]')) AS s
-  STRAIGHT_JOIN {table} AS o ON o.id = UNHEX(s.id)";
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (`{name}_id`) ON o.id = UNHEX(s.id)";
 
 /// The reads of all topics, of some, and of all but some.
 #[derive(Debug)]

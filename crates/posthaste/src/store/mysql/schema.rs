@@ -8,10 +8,10 @@ use time::PrimitiveDateTime;
 use super::errors::classify;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::migrate::{
-    self, Applied, Beside, Expected, Family, Found, Migration, Role, migrations, recorded, refuse_mode,
-    refuse_newer, render, render_migration, stream_of,
+    self, Applied, Beside, Expected, Family, Found, Migration, Role, family_of, known_mode, migrations,
+    recorded, refuse_newer, render, render_migration, stream_of,
 };
-use crate::store::{Dialect, Difference, MigrationState, Mode, TableName};
+use crate::store::{Dialect, Difference, Lanes, MigrationState, Mode, TableName};
 
 /// Seconds to wait for another's migration.
 const PATIENCE: i64 = 600;
@@ -27,8 +27,8 @@ pub(crate) async fn up(pool: &MySqlPool, table: &TableName, role: Role) -> Resul
     let mut session = Session::lock(pool, table).await?;
     let (family, applied) = session.begin(role).await?;
     let known = migrations(session.dialect, family);
-    if applied.is_empty() && family == Family::Stream {
-        session.refuse_half(role).await?;
+    if applied.is_empty() && family != Family::Inbox {
+        session.refuse_begun(role).await?;
     }
     let mut done = Vec::new();
     for migration in known.iter().filter(|m| applied.iter().all(|a| a.version != m.version)) {
@@ -65,20 +65,11 @@ pub(crate) async fn down(pool: &MySqlPool, table: &TableName, role: Role, target
     Ok(done)
 }
 
-/// Of which mode the outbox is, if it has been made. Who may not read the ledger is told by the lanes' table.
+/// Of which mode the outbox is, if it has been made.
 pub(super) async fn mode(pool: &MySqlPool, table: &TableName) -> Result<Option<Mode>> {
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
-    let applied = match applied(&mut connection, table).await {
-        Err(error) if *error.kind() == ErrorKind::AccessDenied => Vec::new(),
-        applied => applied?,
-    };
-    match recorded(table, Role::Outbox, &applied)? {
-        Some(family) => mode_of(&mut connection, table, family).await.map(Some),
-        None => {
-            let lanes = lanes(&mut connection, table).await?.filter(|count| *count > 0);
-            lanes.map(|count| stream_of(table, Some(count))).transpose()
-        }
-    }
+    let applied = applied(&mut connection, table).await;
+    known_mode(table, applied, async || lanes(&mut connection, table).await).await
 }
 
 /// Which migrations there are, and when they were applied.
@@ -326,25 +317,36 @@ impl<'a> Session<'a> {
             self.run(migrate::ledger_sql(self.dialect)).await?;
         }
         let applied = applied(&mut self.connection, self.table).await?;
-        let family = match recorded(self.table, role, &applied)? {
-            None => role.family(),
-            Some(family) => {
-                if let Role::Mode(_) = role {
-                    refuse_mode(self.table, mode_of(&mut self.connection, self.table, family).await?, role)?;
-                }
-                family
-            }
-        };
+        let family =
+            family_of(self.table, role, &applied, async || lanes(&mut self.connection, self.table).await)
+                .await?;
         refuse_newer(self.table, &applied, migrations(self.dialect, family))?;
         Ok((family, applied))
     }
 
-    /// Refuses to go on with a stream that another migration has begun with another number of lanes.
-    async fn refuse_half(&mut self, role: Role) -> Result<()> {
-        match lanes(&mut self.connection, self.table).await? {
-            None | Some(0) => Ok(()),
-            begun => refuse_mode(self.table, stream_of(self.table, begun)?, role),
+    /// Refuses to go on with what a migration of another mode has begun, which is in no ledger.
+    async fn refuse_begun(&mut self, role: Role) -> Result<()> {
+        let (table, connection) = (self.table, &mut self.connection);
+        // A table of that name that has no fences is somebody's own.
+        let lanes = match has_column(connection, &table.lanes_table(), "fence").await? {
+            true => self::lanes(connection, table).await?,
+            false => None,
+        };
+        let begun = match lanes {
+            None | Some(0) if has_column(connection, table, "locked_until").await? => Some(Mode::Queue),
+            None => None,
+            Some(0) if role.family() == Family::Stream => None,
+            Some(0) => Some(Mode::Stream(Lanes::default())),
+            Some(_) => Some(stream_of(table, lanes)?),
+        };
+        let Some(begun) = begun.filter(|begun| *begun != role.mode()) else { return Ok(()) };
+        let mut left = Vec::new();
+        for name in [table.lanes_table(), table.relays_table(), table.parked_table(), table.clone()] {
+            if exists(connection, &name, table).await? {
+                left.push(name.to_string());
+            }
         }
+        Err(migrate::begun_as(table, begun, role.mode(), &left))
     }
 
     async fn run(&mut self, sql: &str) -> Result<()> {
@@ -386,15 +388,6 @@ async fn applied(connection: &mut MySqlConnection, table: &TableName) -> Result<
     rows.iter().map(read).collect()
 }
 
-/// Of which mode a table of this family is: a stream's lanes are counted.
-async fn mode_of(connection: &mut MySqlConnection, table: &TableName, family: Family) -> Result<Mode> {
-    if family != Family::Stream {
-        return Ok(Mode::Queue);
-    }
-    let lanes = lanes(connection, table).await?;
-    stream_of(table, lanes)
-}
-
 /// How many lanes there are, if their table is there.
 async fn lanes(connection: &mut MySqlConnection, table: &TableName) -> Result<Option<i64>> {
     if !exists(connection, &table.lanes_table(), table).await? {
@@ -405,6 +398,19 @@ async fn lanes(connection: &mut MySqlConnection, table: &TableName) -> Result<Op
         .await
         .map(Some)
         .map_err(|e| classify(e, table))
+}
+
+async fn has_column(connection: &mut MySqlConnection, table: &TableName, column: &str) -> Result<bool> {
+    sqlx::query_scalar(
+        "SELECT COUNT(*) > 0 FROM information_schema.COLUMNS
+          WHERE TABLE_SCHEMA = COALESCE(?, DATABASE()) AND TABLE_NAME = ? AND COLUMN_NAME = ?",
+    )
+    .bind(table.schema())
+    .bind(table.name())
+    .bind(column)
+    .fetch_one(connection)
+    .await
+    .map_err(|e| classify(e, table))
 }
 
 async fn exists(connection: &mut MySqlConnection, name: &TableName, table: &TableName) -> Result<bool> {

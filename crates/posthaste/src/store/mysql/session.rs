@@ -77,17 +77,18 @@ SELECT seq, locked_by
     ") IS NULL"
 );
 
-// Rows that somebody is just writing are passed over, not waited for.
+// Rows that somebody is just writing are passed over, not waited for. The index is forced, or a small table would be read
+// and locked as a whole.
 const STILL_ORPHANED: &str = "
 SELECT o.seq
   FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', holder VARCHAR(128) PATH '$[1]')) AS l
-  STRAIGHT_JOIN {table} AS o ON o.seq = l.seq
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (PRIMARY) ON o.seq = l.seq
  WHERE o.locked_by = l.holder AND o.locked_until > UTC_TIMESTAMP(6) AND o.outcome IS NULL
    FOR UPDATE SKIP LOCKED";
 
 const END_ORPHANED: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS l
-  STRAIGHT_JOIN {table} AS o ON o.seq = l.seq
+  STRAIGHT_JOIN {table} AS o FORCE INDEX (PRIMARY) ON o.seq = l.seq
    SET o.locked_until = UTC_TIMESTAMP(6)";
 
 /// A session, and the connection that it is until that breaks.

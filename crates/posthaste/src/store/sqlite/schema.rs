@@ -5,10 +5,10 @@ use sqlx::{AssertSqlSafe, Row};
 
 use super::errors::classify;
 use super::time_of;
-use crate::error::{ErrorKind, Result};
+use crate::error::Result;
 use crate::store::migrate::{
-    self, Applied, Beside, Expected, Family, Found, Migration, Role, migrations, recorded, refuse_mode,
-    refuse_newer, render, render_migration, stream_of,
+    self, Applied, Beside, Expected, Family, Found, Migration, Role, family_of, known_mode, migrations,
+    recorded, refuse_newer, render, render_migration,
 };
 use crate::store::{Dialect, Difference, MigrationState, Mode, TableName};
 
@@ -58,20 +58,11 @@ pub(crate) async fn down(pool: &SqlitePool, table: &TableName, role: Role, targe
     Ok(done)
 }
 
-/// Of which mode the outbox is, if it has been made. Who may not read the ledger is told by the lanes' table.
+/// Of which mode the outbox is, if it has been made.
 pub(super) async fn mode(pool: &SqlitePool, table: &TableName) -> Result<Option<Mode>> {
     let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
-    let applied = match applied(&mut connection, table).await {
-        Err(error) if *error.kind() == ErrorKind::AccessDenied => Vec::new(),
-        applied => applied?,
-    };
-    match recorded(table, Role::Outbox, &applied)? {
-        Some(family) => mode_of(&mut connection, table, family).await.map(Some),
-        None => {
-            let lanes = lanes(&mut connection, table).await?.filter(|count| *count > 0);
-            lanes.map(|count| stream_of(table, Some(count))).transpose()
-        }
-    }
+    let applied = applied(&mut connection, table).await;
+    known_mode(table, applied, async || lanes(&mut connection, table).await).await
 }
 
 /// Which migrations there are, and when they were applied.
@@ -297,15 +288,7 @@ async fn lock(
         run(connection, table, migrate::ledger_sql(Dialect::Sqlite)).await?;
     }
     let applied = applied(connection, table).await?;
-    let family = match recorded(table, role, &applied)? {
-        None => role.family(),
-        Some(family) => {
-            if let Role::Mode(_) = role {
-                refuse_mode(table, mode_of(connection, table, family).await?, role)?;
-            }
-            family
-        }
-    };
+    let family = family_of(table, role, &applied, async || lanes(connection, table).await).await?;
     refuse_newer(table, &applied, migrations(Dialect::Sqlite, family))?;
     Ok((family, applied))
 }
@@ -324,15 +307,6 @@ async fn applied(connection: &mut SqliteConnection, table: &TableName) -> Result
     };
     let read = |row| read(row).map_err(|e| classify(e, table));
     rows.iter().map(read).collect()
-}
-
-/// Of which mode a table of this family is: a stream's lanes are counted.
-async fn mode_of(connection: &mut SqliteConnection, table: &TableName, family: Family) -> Result<Mode> {
-    if family != Family::Stream {
-        return Ok(Mode::Queue);
-    }
-    let lanes = lanes(connection, table).await?;
-    stream_of(table, lanes)
 }
 
 /// How many lanes there are, if their table is there.

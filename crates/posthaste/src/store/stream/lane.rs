@@ -30,6 +30,7 @@ pub struct Beat<'a> {
 
 /// Who lives and how the lanes stand.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct Council {
     /// The names of the relays that live, in the order they came.
     pub relays: Vec<String>,
@@ -39,6 +40,7 @@ pub struct Council {
 
 /// How a lane stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LaneState {
     /// The lane.
     pub lane: u16,

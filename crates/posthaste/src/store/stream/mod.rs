@@ -116,6 +116,7 @@ pub trait Stream: Send + Sync + 'static {
 
 /// How far a lane is behind.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LaneLag {
     /// The lane.
     pub lane: u16,

@@ -11,6 +11,7 @@ use crate::store::Keep;
 
 /// An event as it is read from a lane.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Row {
     /// Its lane, and the right to it.
     pub hold: Hold,
@@ -32,6 +33,7 @@ pub struct Row {
 
 /// Rows of some lanes in the order they are to be delivered.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Page {
     /// By which number the reader knows it; empty pages have none.
     pub number: u64,

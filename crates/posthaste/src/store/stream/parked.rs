@@ -36,6 +36,7 @@ pub struct Park {
 
 /// Until when an event is parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Wait {
     /// Until those of its aggregate that are parked before it are gone; if there are none, not at all.
     Behind,
@@ -69,6 +70,7 @@ pub struct ParkedClaim<'a> {
 
 /// A parked event that is to be tried.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Parked {
     /// Its lane, and the right to it.
     pub hold: Hold,
@@ -105,6 +107,7 @@ pub struct ParkedEnd {
 
 /// What became of a claimed parked event.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ParkedVerdict {
     /// Delivered: it is parked no longer, and the next of its aggregate is due.
     Delivered,
@@ -133,6 +136,7 @@ pub enum ParkedVerdict {
 
 /// An aggregate that stays blocked until an operator replays or discards its dead event.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlockedAggregate {
     /// The aggregate's namespace.
     pub namespace: String,

@@ -28,7 +28,10 @@ conformance_sql_by_kind!(
 );
 
 // Elsewhere a migration is one transaction.
-databases!(sm1_a_stream_that_was_begun_keeps_its_lanes, by_kind: mysql MySql);
+databases!(sm1_a_stream_that_was_begun_stays_one_and_keeps_its_lanes, by_kind: mysql MySql);
+databases!(sm1_a_stream_that_was_begun_without_lanes_is_no_queue, by_kind: mysql MySql);
+databases!(sm1_a_queue_that_was_begun_stays_one, by_kind: mysql MySql);
+databases!(sm1_somebody_elses_table_of_lanes_is_no_stream, by_kind: mysql MySql);
 
 // Elsewhere what somebody may not read is as if it were not there.
 databases!(sm1_the_mode_is_known_without_the_ledger, by_kind: postgres Postgres);
@@ -425,19 +428,88 @@ async fn sm1_a_stream_is_not_claimed_row_by_row(kind: Kind) {
     queue.drop_everything().await;
 }
 
-async fn sm1_a_stream_that_was_begun_keeps_its_lanes(kind: Kind) {
-    let db = a_stream(kind, 8).await;
-    // As a migration leaves it that ended behind its first statements.
+/// As a migration leaves a table that ended before it was recorded, with the rest of its statements to come.
+async fn unfinished(kind: Kind, mode: Mode, to_come: &[&str]) -> Db {
+    let db = Db::with(kind, Setup { mode: Some(mode), ..Setup::default() }).await;
     db.execute("DELETE FROM posthaste_migrations WHERE table_name = 'outbox'").await.unwrap();
-    for left in ["VIEW outbox_status", "TABLE outbox", "TABLE outbox_parked"] {
-        db.execute(format!("DROP {left}")).await.unwrap();
+    for relation in to_come {
+        db.execute(format!("DROP {relation}")).await.unwrap();
     }
-    let error = db.store().migrate_up_as(stream(4)).await.unwrap_err();
+    db
+}
+
+async fn sm1_a_stream_that_was_begun_stays_one_and_keeps_its_lanes(kind: Kind) {
+    let ends: [&[&str]; 3] = [
+        &["VIEW outbox_status", "TABLE outbox", "TABLE outbox_parked", "TABLE outbox_relays"],
+        &["VIEW outbox_status", "TABLE outbox", "TABLE outbox_parked"],
+        &[],
+    ];
+    for (to_come, left) in ends.into_iter().zip([
+        "left outbox_lanes. ",
+        "left outbox_lanes, outbox_relays. ",
+        "left outbox_lanes, outbox_relays, outbox_parked, outbox. ",
+    ]) {
+        let db = unfinished(kind, stream(8), to_come).await;
+        let before = relations(&db).await;
+        let refused = [
+            (db.store().migrate_up().await, "is a stream with 8 lanes, not a queue"),
+            (db.store().migrate_up_as(Mode::Queue).await, "is a stream with 8 lanes, not a queue"),
+            (
+                db.store().migrate_up_as(stream(4)).await,
+                "is a stream with 8 lanes, not a stream with 4 lanes",
+            ),
+        ];
+        for (answer, words) in refused {
+            let error = answer.unwrap_err();
+            assert_eq!(error.kind(), &ErrorKind::SchemaMismatch);
+            for words in [words, left, "`posthaste migrate up --mode stream --lanes 8`, or drop"] {
+                assert!(error.to_string().contains(words), "no {words:?} in {error}");
+            }
+        }
+        assert_eq!(relations(&db).await, before, "nothing was made");
+        assert_eq!(db.store().migrate_up_as(stream(8)).await.unwrap(), [1]);
+        assert_eq!(db.store().validate().await.unwrap(), []);
+        assert_eq!(db.store().mode().await.unwrap(), Some(stream(8)));
+        db.drop_everything().await;
+    }
+}
+
+async fn sm1_a_stream_that_was_begun_without_lanes_is_no_queue(kind: Kind) {
+    let to_come = ["VIEW outbox_status", "TABLE outbox", "TABLE outbox_parked", "TABLE outbox_relays"];
+    let db = unfinished(kind, stream(8), &to_come).await;
+    db.execute("DELETE FROM outbox_lanes").await.unwrap();
+    let error = db.store().migrate_up().await.unwrap_err();
     assert_eq!(error.kind(), &ErrorKind::SchemaMismatch);
-    assert!(error.to_string().contains("is a stream with 8 lanes, not a stream with 4 lanes"), "{error}");
-    assert_eq!(db.store().migrate_up_as(stream(8)).await.unwrap(), [1]);
+    assert!(error.to_string().contains("left outbox_lanes. "), "{error}");
+    assert_eq!(db.store().migrate_up_as(stream(4)).await.unwrap(), [1], "how many is open still");
     assert_eq!(db.store().validate().await.unwrap(), []);
-    assert_eq!(db.store().mode().await.unwrap(), Some(stream(8)));
+    db.drop_everything().await;
+}
+
+async fn sm1_a_queue_that_was_begun_stays_one(kind: Kind) {
+    let db = unfinished(kind, Mode::Queue, &["VIEW outbox_status"]).await;
+    let error = db.store().migrate_up_as(stream(8)).await.unwrap_err();
+    assert_eq!(error.kind(), &ErrorKind::SchemaMismatch);
+    for words in [
+        "is a queue, not a stream with 8 lanes",
+        "left outbox. ",
+        "`posthaste migrate up --mode queue`, or drop",
+    ] {
+        assert!(error.to_string().contains(words), "no {words:?} in {error}");
+    }
+    assert_eq!(relations(&db).await, ["inbox", "outbox"], "nothing was made");
+    assert_eq!(db.store().migrate_up().await.unwrap(), [1]);
+    assert_eq!(db.store().validate().await.unwrap(), []);
+    assert_eq!(db.store().mode().await.unwrap(), Some(Mode::Queue));
+    db.drop_everything().await;
+}
+
+async fn sm1_somebody_elses_table_of_lanes_is_no_stream(kind: Kind) {
+    let db = Db::bare(kind, Setup::default()).await;
+    db.execute("CREATE TABLE outbox_lanes (number INT)").await.unwrap();
+    db.execute("INSERT INTO outbox_lanes VALUES (1)").await.unwrap();
+    assert_eq!(db.store().migrate_up().await.unwrap(), [1]);
+    assert_eq!(db.store().mode().await.unwrap(), Some(Mode::Queue));
     db.drop_everything().await;
 }
 
