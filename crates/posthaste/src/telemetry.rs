@@ -137,12 +137,15 @@ pub(crate) fn lanes(table: &Arc<str>, owned: usize) {
     gauge!(LANES_OWNED, "table" => shared(table)).set(owned as f64);
 }
 
-/// How far the lanes are behind that one relay owns: of each lane, one says so.
+/// How far the lanes are behind that one relay owns: of each lane, one says so. The others are said to be at 0, or what
+/// this relay last said of a lane that it has handed over would stay for ever.
 pub(crate) fn lag(table: &Arc<str>, lags: &[LaneLag], owned: &[u16]) {
-    for lag in lags.iter().filter(|lag| owned.contains(&lag.lane)) {
+    for lag in lags {
+        let ours = Some(lag).filter(|lag| owned.contains(&lag.lane));
         let labels = [("table", shared(table)), ("lane", lag.lane.to_string().into())];
-        gauge!(LANE_LAG, &labels).set(lag.events.n as f64);
-        gauge!(LANE_LAG_SECONDS, &labels).set(lag.age.unwrap_or(Duration::ZERO).as_secs_f64());
+        gauge!(LANE_LAG, &labels).set(ours.map_or(0, |lag| lag.events.n) as f64);
+        let age = ours.and_then(|lag| lag.age).unwrap_or(Duration::ZERO);
+        gauge!(LANE_LAG_SECONDS, &labels).set(age.as_secs_f64());
     }
     let sum = |of: fn(&LaneLag) -> u64| lags.iter().map(of).sum::<u64>() as f64;
     gauge!(PARKED, "table" => shared(table)).set(sum(|lag| lag.parked.n));
@@ -155,4 +158,50 @@ pub(crate) fn leader(table: &Arc<str>, leads: bool) {
 
 pub(crate) fn sink_paused(table: &Arc<str>, sink: &Arc<str>, paused: bool) {
     gauge!(SINK_PAUSED, "table" => shared(table), "sink" => shared(sink)).set(f64::from(u8::from(paused)));
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+    use super::*;
+    use crate::store::Count;
+
+    #[test]
+    fn op6_a_lane_that_was_handed_over_is_no_longer_said_to_be_behind() {
+        let recorder = DebuggingRecorder::new();
+        let snapshotter = recorder.snapshotter();
+        let count = |n| Count { n, capped: false };
+        let lag = |lane| LaneLag {
+            lane,
+            owner: None,
+            events: count(5),
+            age: Some(Duration::from_secs(3)),
+            parked: count(2),
+            blocked: count(1),
+        };
+        let table: Arc<str> = "outbox".into();
+        metrics::with_local_recorder(&recorder, || {
+            super::lag(&table, &[lag(0), lag(1)], &[0, 1]);
+            super::lag(&table, &[lag(0), lag(1)], &[1]);
+        });
+        let mut said = Vec::new();
+        for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+            let (_, key) = key.into_parts();
+            let lane = key.labels().find(|label| label.key() == "lane").map(|label| label.value().to_owned());
+            if let DebugValue::Gauge(gauge) = value {
+                said.push((key.name().to_owned(), lane.unwrap_or_default(), gauge.into_inner()));
+            }
+        }
+        said.sort_by(|one, other| (&one.0, &one.1).cmp(&(&other.0, &other.1)));
+        let expected = [
+            (BLOCKED, "", 2.0),
+            (LANE_LAG, "0", 0.0),
+            (LANE_LAG, "1", 5.0),
+            (LANE_LAG_SECONDS, "0", 0.0),
+            (LANE_LAG_SECONDS, "1", 3.0),
+            (PARKED, "", 4.0),
+        ];
+        assert_eq!(said, expected.map(|(name, lane, value)| (name.to_owned(), lane.to_owned(), value)));
+    }
 }

@@ -235,7 +235,8 @@ impl Store for MySqlStore {
             .acquire_timeout(Duration::from_secs(10))
             .idle_timeout(Duration::from_secs(60))
             .test_before_acquire(false)
-            .after_release(|connection, _| Box::pin(roll_back(connection)))
+            // In time, or a connection that fell silent would keep its place in the pool for ever.
+            .after_release(|connection, _| Box::pin(in_time(roll_back(connection))))
             .connect_lazy_with(self.pool.connect_options().as_ref().clone());
         Arc::new(Self { pool, ..self.clone() })
     }

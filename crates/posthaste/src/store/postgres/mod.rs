@@ -224,6 +224,11 @@ impl Store for PostgresStore {
             .acquire_timeout(Duration::from_secs(10))
             .idle_timeout(Duration::from_secs(60))
             .test_before_acquire(false)
+            // The pool asks a connection that comes back whether it lives, and waits for ever: one that fell silent would
+            // take its place in the pool with it.
+            .after_release(|connection, _| {
+                Box::pin(async { in_time(connection.ping()).await.map(|()| true) })
+            })
             .connect_lazy_with(self.pool.connect_options().as_ref().clone());
         Arc::new(Self { pool, ..self.clone() })
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use posthaste::store::*;
@@ -28,6 +28,8 @@ pub struct Spy {
     forgetful: bool,
     /// How long it takes to say what time it is.
     slow: Duration,
+    /// When pages of a stream were read.
+    pub reads: Arc<Mutex<Vec<Instant>>>,
     /// How many answers to claims of parked events are lost, of a stream.
     pub lost_answers: Arc<AtomicUsize>,
     /// How long a claim takes to answer once it is carried out.
@@ -60,6 +62,7 @@ impl Spy {
             gone: AtomicBool::new(false),
             forgetful: false,
             slow: Duration::ZERO,
+            reads: Arc::default(),
             lost_answers: Arc::default(),
             claim_answers_after: Mutex::default(),
         }
@@ -170,7 +173,8 @@ impl Store for Spy {
     async fn stream(&self) -> Result<Option<Arc<dyn Stream>>> {
         let stream = self.inner.stream().await?;
         let spied = |inner| -> Arc<dyn Stream> {
-            Arc::new(SpiedStream { inner, lost_answers: Arc::clone(&self.lost_answers) })
+            let (reads, lost_answers) = (Arc::clone(&self.reads), Arc::clone(&self.lost_answers));
+            Arc::new(SpiedStream { inner, reads, lost_answers })
         };
         Ok(stream.map(spied))
     }
@@ -181,6 +185,7 @@ impl Store for Spy {
 
 struct SpiedStream {
     inner: Arc<dyn Stream>,
+    reads: Arc<Mutex<Vec<Instant>>>,
     lost_answers: Arc<AtomicUsize>,
 }
 
@@ -207,7 +212,7 @@ impl Stream for SpiedStream {
         self.inner.leave(relay).await
     }
     fn reader(&self) -> Box<dyn stream::Reader> {
-        self.inner.reader()
+        Box::new(SpiedReader { inner: self.inner.reader(), reads: Arc::clone(&self.reads) })
     }
     async fn blocked_among(&self, keys: &[String]) -> Result<std::collections::HashSet<String>> {
         self.inner.blocked_among(keys).await
@@ -239,5 +244,41 @@ impl Stream for SpiedStream {
     }
     async fn lag(&self, cap: u32) -> Result<Vec<stream::LaneLag>> {
         self.inner.lag(cap).await
+    }
+}
+
+struct SpiedReader {
+    inner: Box<dyn stream::Reader>,
+    reads: Arc<Mutex<Vec<Instant>>>,
+}
+
+#[async_trait]
+impl stream::Reader for SpiedReader {
+    async fn open(&mut self, holds: &[stream::Hold]) -> Result<()> {
+        self.inner.open(holds).await
+    }
+    fn leave(&mut self, lanes: &[u16]) {
+        self.inner.leave(lanes);
+    }
+    fn finished(&mut self, lanes: &[u16]) {
+        self.inner.finished(lanes);
+    }
+    fn close(&mut self, lanes: &[u16]) {
+        self.inner.close(lanes);
+    }
+    async fn read(&mut self, limit: u32) -> Result<stream::Page> {
+        self.reads.lock().unwrap().push(Instant::now());
+        self.inner.read(limit).await
+    }
+    async fn settle(
+        &mut self,
+        delivered: &[(stream::Hold, i64)],
+        pages: &[u64],
+        keep: Keep,
+    ) -> Result<Vec<u16>> {
+        self.inner.settle(delivered, pages, keep).await
+    }
+    async fn flush(&mut self) -> Result<Vec<u16>> {
+        self.inner.flush().await
     }
 }

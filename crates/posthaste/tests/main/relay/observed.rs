@@ -3,17 +3,18 @@
 //! Rows of the contract: OP6, OP7.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use posthaste::sink::Delivery;
-use posthaste::store::{Claim, Settlement};
-use posthaste::{Event, Failure, Router};
+use posthaste::store::{Claim, Filter, Mode, Settlement};
+use posthaste::{Admin, Event, Failure, Handler, Router};
+use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::harness::database::Handle;
-use crate::harness::{Db, Kind, Recorder, Setup, log, worker};
+use crate::harness::{Db, Kind, Recorder, Setup, event, log, until, worker};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -146,6 +147,94 @@ async fn op6_every_metric_is_emitted_with_few_labels() {
     for (name, labels) in seen.keys() {
         assert!(labels.keys().all(|label| allowed.contains(&**label)), "{name} has labels {labels:?}");
     }
+    db.drop_everything().await;
+}
+
+conformance_sql_by_kind!(op6_a_stream_says_how_far_it_is_and_who_waits);
+
+/// Gauges of a stream: which lanes are owned, how far they are behind, what is parked and what is blocked.
+async fn op6_a_stream_says_how_far_it_is_and_who_waits(kind: Kind) {
+    snapshotter();
+    let table = format!("lane_{}", &Uuid::now_v7().simple().to_string()[..24]);
+    let mode = Some(Mode::stream(4).unwrap());
+    let db = Db::with(kind, Setup { table: Some(table.clone()), mode, ..Setup::default() }).await;
+    let recorder = Recorder::answering(|delivery| match delivery.event.topic() {
+        "poison" => Err(Failure::reject("no")),
+        _ => Ok(()),
+    });
+    let go = Arc::new(Semaphore::new(0));
+    let handler = {
+        let (go, recorder) = (Arc::clone(&go), recorder.clone());
+        move |delivery: Delivery| {
+            let (go, recorder) = (Arc::clone(&go), recorder.clone());
+            async move {
+                if delivery.event.topic() == "slow" {
+                    go.acquire().await.unwrap().forget();
+                }
+                recorder.handle(&delivery).await
+            }
+        }
+    };
+    let relay = db.relay().handler(handler).stats_interval(SECOND / 20).start().await.unwrap();
+    // One look at all of them, because a look takes them back to zero until the relay has looked at the table again.
+    let gauges = || {
+        let (mut lanes, mut others) = ([Vec::new(), Vec::new()], BTreeMap::new());
+        for ((name, labels), value) in metrics_of(&table) {
+            match (name.as_str(), labels.len()) {
+                ("outbox_lane_lag", 1) => lanes[0].push(value),
+                ("outbox_lane_lag_seconds", 1) => lanes[1].push(value),
+                _ => drop(others.insert(name, value)),
+            }
+        }
+        let other = move |name: &str| others.get(name).copied().unwrap_or_default();
+        (lanes, other)
+    };
+    until("it owns all lanes", async || gauges().1("outbox_lanes_owned") == 4.0).await;
+    let enqueue = async |aggregate: &str, topics: &[&str]| {
+        let mut tx = db.begin().await;
+        for topic in topics {
+            tx.enqueue(&db, event(topic, 1).aggregate("order", aggregate)).await.unwrap();
+        }
+        tx.commit().await;
+    };
+    enqueue("a", &["fine", "poison", "fine", "fine"]).await;
+    enqueue("b", &["fine"]).await;
+    recorder.wait_for(2).await;
+    let poisoned = async || {
+        until("the dead one and two behind it are parked, and nothing else is behind", async || {
+            let (lanes, other) = gauges();
+            other("outbox_parked") == 3.0
+                && other("outbox_blocked_aggregates") == 1.0
+                && lanes == [[0.0; 4], [0.0; 4]]
+        })
+        .await;
+    };
+    poisoned().await;
+    enqueue("c", &["slow", "fine", "fine"]).await;
+    until("three are behind, for a moment", async || {
+        let ([events, seconds], other) = gauges();
+        events.iter().sum::<f64>() == 3.0
+            && seconds.iter().sum::<f64>() > 0.0
+            && other("outbox_parked") == 3.0
+    })
+    .await;
+    go.add_permits(1);
+    recorder.wait_for(5).await;
+    poisoned().await;
+
+    assert_eq!(Admin::new(db.shared_store()).discard(Filter::dead()).run().await.unwrap(), 1);
+    recorder.wait_for(7).await;
+    enqueue("d", &["slow"]).await;
+    until("one is behind, and nobody waits any more", async || {
+        let ([events, _], other) = gauges();
+        events.iter().sum::<f64>() == 1.0
+            && other("outbox_parked") == 0.0
+            && other("outbox_blocked_aggregates") == 0.0
+    })
+    .await;
+    go.add_permits(1);
+    recorder.wait_for(8).await;
+    relay.stop().await;
     db.drop_everything().await;
 }
 

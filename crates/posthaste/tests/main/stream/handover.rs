@@ -5,11 +5,11 @@
 use std::time::{Duration, Instant};
 
 use posthaste::store::{Filter, Status};
-use posthaste::{Admin, Relay};
+use posthaste::{Admin, Failure, Relay};
 
 use super::child::{Child, Nursery, Temper};
 use super::fleet::Fleet;
-use super::history::{Fact, History};
+use super::history::{Fact, History, Witness};
 use super::producers::{commit, event, versions};
 use super::{SECOND, done, stream};
 use crate::harness::{Db, Kind, MINUTE, until};
@@ -17,6 +17,8 @@ use crate::harness::{Db, Kind, MINUTE, until};
 conformance_sql_by_kind!(
     sm1_a_clean_stop_hands_over_within_a_second,
     sm1_the_lanes_of_a_killed_relay_pass_on_within_its_lease,
+    sm1_every_lane_of_a_killed_relay_gets_an_owner_and_keeps_it,
+    sm2_a_clean_stop_hands_over_what_is_parked,
     sm1_what_a_paused_owner_writes_late_is_refused,
     sm1_lanes_are_shared_evenly,
     sm2_an_event_that_kills_its_process_dies_alone,
@@ -80,6 +82,97 @@ async fn sm1_the_lanes_of_a_killed_relay_pass_on_within_its_lease(kind: Kind) {
     history.assert_clean();
     let by = history.begun_by();
     assert!(by[&0] >= 100 && by[&1] >= 1, "{by:?}");
+    done(db).await;
+}
+
+/// The owner of each lane whose lease lasts, and its fence.
+async fn owners(db: &Db) -> Vec<(String, i64)> {
+    let lease_lasts = match db.kind() {
+        Kind::Postgres => "leased_until > clock_timestamp()",
+        Kind::MySql => "leased_until > UTC_TIMESTAMP(6)",
+        _ => "leased_until > CAST(strftime('%s', 'now') AS INTEGER) * 1000000",
+    };
+    let text = if db.kind() == Kind::MySql { "CHAR" } else { "text" };
+    let owned = |what: &str| format!("SELECT {what} FROM outbox_lanes WHERE {lease_lasts} ORDER BY lane");
+    let names = db.texts(owned("owner")).await;
+    let fences = db.texts(owned(&format!("CAST(fence AS {text})"))).await;
+    names.into_iter().zip(fences.into_iter().map(|fence| fence.parse().unwrap())).collect()
+}
+
+async fn sm1_every_lane_of_a_killed_relay_gets_an_owner_and_keeps_it(kind: Kind) {
+    const LANES: usize = 8;
+    let db = stream(kind, LANES as u16).await;
+    let history = History::default();
+    let nursery = Nursery::new(&db, &history);
+    let mut killed = nursery.child(0, &Temper::default()).await;
+    until("one owns all lanes", async || owners(&db).await.len() == LANES).await;
+    let first = owners(&db).await[0].0.clone();
+    let other = nursery.child(1, &Temper::default()).await;
+    until("they share the lanes", async || {
+        let owners = owners(&db).await;
+        owners.len() == LANES && owners.iter().filter(|(owner, _)| *owner == first).count() == LANES / 2
+    })
+    .await;
+    for aggregate in 0..40 {
+        versions(&db, &history, &aggregate.to_string(), 1..=50).await;
+    }
+    history.wait_for(100, MINUTE).await;
+    killed.kill();
+    let began = Instant::now();
+    let living = async || owners(&db).await.into_iter().filter(|(owner, _)| *owner != first).count();
+    until("the other owns every lane", async || living().await == LANES).await;
+    let took = began.elapsed();
+    println!("every lane had a living owner {took:?} after the kill");
+    assert!(took < LEASE + 3 * SECOND, "it took {took:?}");
+    // Nobody takes them from the living, for longer than a lease.
+    let taken = owners(&db).await;
+    let began = Instant::now();
+    while began.elapsed() < LEASE + SECOND {
+        assert_eq!(owners(&db).await, taken);
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    history.wait_for(history.commits(), MINUTE).await;
+    other.stop();
+    nursery.close();
+    history.assert_clean();
+    done(db).await;
+}
+
+/// One that fails, and what is parked behind it, passes to the next owner as it stands.
+async fn sm2_a_clean_stop_hands_over_what_is_parked(kind: Kind) {
+    let db = stream(kind, 1).await;
+    let history = History::default();
+    let start = async |n: usize| {
+        let witness = Witness::new(&history, n).answering(move |delivery| {
+            match n == 0 && Fact::of(delivery) == Fact::new("a", 3) {
+                true => Err(Failure::retry_after(3 * SECOND, "not here")),
+                false => Ok(()),
+            }
+        });
+        Relay::on(db.second_store().await).handler(witness).start().await.unwrap()
+    };
+    let one = start(0).await;
+    until("it owns the lane", async || one.status().lanes == [0]).await;
+    let other = start(1).await;
+    versions(&db, &history, "a", 1..=20).await;
+    versions(&db, &history, "b", 1..=20).await;
+    until("what comes behind it is parked", async || {
+        db.number("SELECT count(*) FROM outbox_parked").await == 18
+    })
+    .await;
+    history.wait_for(22, MINUTE).await;
+    let drained = one.stop().await;
+    assert!(drained.is_clean(), "{drained:?}");
+    assert_eq!(history.versions_of("a"), [1, 2]);
+    assert_eq!(db.number("SELECT count(*) FROM outbox_parked WHERE attempts = 1").await, 1);
+    versions(&db, &history, "a", 21..=30).await;
+    history.wait_for(50, MINUTE).await;
+    other.stop().await;
+    assert_eq!(history.versions_of("a"), (1..=30).collect::<Vec<_>>());
+    history.assert_clean();
+    assert_eq!((db.count(Status::Dead).await, db.count(Status::Pending).await), (0, 0));
+    // 22, and one in vain; that one again, and the rest.
+    assert_eq!((history.begun_by()[&0], history.begun_by()[&1]), (23, 28));
     done(db).await;
 }
 

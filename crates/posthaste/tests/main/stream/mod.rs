@@ -7,6 +7,7 @@ mod child;
 mod fleet;
 mod handover;
 mod history;
+mod housekeeping;
 mod r#move;
 mod order;
 mod poison;

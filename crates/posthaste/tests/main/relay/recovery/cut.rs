@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use posthaste::sink::Delivery;
-use posthaste::store::{PostgresStore, Status, Store};
+use posthaste::store::{Status, connect};
 use posthaste::{Failure, Handler, Relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,7 +19,12 @@ const SECOND: Duration = Duration::from_secs(1);
 
 conformance_servers!(re2_a_session_that_breaks_alone_takes_no_events_from_a_live_relay);
 
-streams!(; servers: re2_a_session_that_breaks_alone_takes_no_events_from_a_live_relay);
+databases!(re11_connections_that_fall_silent_are_given_up, with_db: postgres Postgres, mysql MySql);
+
+streams!(; servers:
+    re2_a_session_that_breaks_alone_takes_no_events_from_a_live_relay,
+    re11_connections_that_fall_silent_are_given_up,
+);
 
 /// The relay lives and renews its leases; only its session is ended by the server.
 async fn re2_a_session_that_breaks_alone_takes_no_events_from_a_live_relay(db: &Db) {
@@ -109,9 +114,7 @@ async fn proxy(listener: TcpListener, server: String, era: Arc<AtomicUsize>) {
 }
 
 /// The network swallows what is under way on every connection, without a word; new ones work.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn re11_connections_that_fall_silent_are_given_up() {
-    let db = Db::new(Kind::Postgres).await;
+async fn re11_connections_that_fall_silent_are_given_up(db: &Db) {
     let url = db.url();
     let (before, rest) = url.split_once('@').unwrap();
     let (server, after) = rest.split_once('/').unwrap();
@@ -119,7 +122,7 @@ async fn re11_connections_that_fall_silent_are_given_up() {
     let through = format!("{before}@{}/{after}", listener.local_addr().unwrap());
     let era = Arc::new(AtomicUsize::new(0));
     tokio::spawn(proxy(listener, server.to_owned(), Arc::clone(&era)));
-    let store = PostgresStore::connect(&through, db.store().table().clone()).await.unwrap();
+    let store = connect(&through, &db.table()).await.unwrap();
     let recorder = Recorder::default();
     let relay = Relay::on(store.dedicated())
         .handler(recorder.clone())
@@ -138,5 +141,4 @@ async fn re11_connections_that_fall_silent_are_given_up() {
     })
     .await;
     relay.stop().await;
-    db.drop_everything().await;
 }
