@@ -278,7 +278,7 @@ const BESIDE: Beside = Beside {
             ("PRIMARY", "unique (position)"),
             ("{name}_seq", "unique (seq)"),
             ("{name}_key", "(key, position)"),
-            ("{name}_due", "(claimed, due, position)"),
+            ("{name}_due", "(claimed, suspect, due, position)"),
             ("{name}_dead", "(outcome, id)"),
         ],
         checks: &["{name}_attempts_check"],

@@ -272,7 +272,7 @@ const BESIDE: Beside = Beside {
         indexes: &[
             ("sqlite_autoindex_{name}_1", "unique (seq)"),
             ("{name}_key", "(key, position)"),
-            ("{name}_due", "(due, position) where due is not null and claimed is null"),
+            ("{name}_due", "(suspect, due, position) where due is not null and claimed is null"),
             ("{name}_dead", "(id) where outcome = 'dead'"),
         ],
         checks: &["{name}_attempts_check", "{name}_outcome_check"],

@@ -1,7 +1,7 @@
 //! Streams where each delivered row is marked: what happens between owners, after a failover, and where somebody has a row
 //! locked.
 //!
-//! Rows of the contract: SM1, SM2.
+//! Rows of the contract: SM1, SM2, HK1.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ databases!(sm1_a_place_that_is_another_events_by_now_is_left_alone, by_kind: mys
 databases!(sm2_what_waits_for_nobody_comes_up_with_a_repair, by_kind: mysql MySql, sqlite Sqlite);
 // Where one transaction at a time writes, nobody has a row locked.
 databases!(sm1_what_was_delivered_under_a_lock_is_not_delivered_again, by_kind: mysql MySql);
-databases!(sm3_nobody_is_waited_for_to_discard_or_purge, by_kind: mysql MySql);
+databases!(hk1_nobody_is_waited_for_to_discard_or_purge, by_kind: mysql MySql);
 databases!(sm1_a_call_that_is_cut_off_leaves_no_hurried_connection, by_kind: mysql MySql);
 databases!(sm2_thousands_of_suspects_are_no_matter, by_kind: mysql MySql, sqlite Sqlite);
 
@@ -307,7 +307,7 @@ async fn sm1_what_was_delivered_under_a_lock_is_not_delivered_again(kind: Kind) 
 
 /// A producer that met a duplicate of an event holds it until it commits. An operator, who has the lane locked, does not wait
 /// for that, and does nothing to the event.
-async fn sm3_nobody_is_waited_for_to_discard_or_purge(kind: Kind) {
+async fn hk1_nobody_is_waited_for_to_discard_or_purge(kind: Kind) {
     let rig = Rig::new(kind).await;
     let made = |n: u64| event("a", n).aggregate("order", n / 2).dedupe_key(format!("k{n}")).build().unwrap();
     let events: Vec<Event> = (0..8).map(made).collect();
