@@ -5,7 +5,8 @@
 //! leaves out what it has under way: settled rows have left the index that it goes by, so that there is little to step over.
 //!
 //! Only where stepping over takes long, because somebody's old transaction keeps entries that are gone, it begins for a
-//! while at its *floor*: the lowest unsettled row of the last time that it began from below.
+//! while at its *floor*: the lowest row that was unsettled the last time it began from below, or that somebody had
+//! written and not committed then.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -41,6 +42,12 @@ pub(crate) trait Ground: Send + Sync + 'static {
 
     /// The sequences of unsettled rows of these lanes above this one, in order, at most so many.
     async fn unsettled(&self, lanes: &[u16], above: i64, limit: u32) -> Result<Vec<i64>>;
+
+    /// The lowest row of these lanes above this one that is unsettled, or would be if who writes it committed; `None` also
+    /// where nobody commits late.
+    async fn lowest(&self, _lanes: &[u16], _above: i64) -> Result<Option<i64>> {
+        Ok(None)
+    }
 
     /// Those of these rows that are still unsettled, in order; the reader fills in the fence and who is suspect.
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>>;
@@ -83,7 +90,7 @@ pub(crate) struct FloorReader<G> {
     noted: BTreeSet<u16>,
     /// Lanes that turned out to be somebody else's before they were read.
     lost: BTreeSet<u16>,
-    /// Everything below was settled, or not committed, when it was last looked at.
+    /// Up to here everything was settled when it was last looked at and that took long.
     floor: i64,
     swept: Option<Swept>,
     /// What was given out and is not settled.
@@ -104,6 +111,8 @@ struct UnderWay {
 struct Swept {
     at: Instant,
     took: Duration,
+    /// The lowest row that may still come.
+    lowest: Option<i64>,
 }
 
 /// What the owner of a lane before had under way: rows up to this one that are not settled.
@@ -135,7 +144,7 @@ impl<G: Ground> FloorReader<G> {
     /// Above which row the next read begins, and whether that is below all of them.
     fn start(&self, now: Instant) -> (i64, bool) {
         match self.swept {
-            Some(Swept { at, took }) if took >= LONG && now - at < (took * SHARE).min(RAREST) => {
+            Some(Swept { at, took, .. }) if took >= LONG && now - at < (took * SHARE).min(RAREST) => {
                 (self.floor, false)
             }
             _ => (0, true),
@@ -143,10 +152,10 @@ impl<G: Ground> FloorReader<G> {
     }
 
     /// Remembers how far a read came.
-    fn advance(&mut self, swept: Option<Swept>, found: &[i64], fresh: &[i64], full: bool) {
-        if swept.is_some() {
-            self.swept = swept;
-            self.floor = found.first().map_or(self.floor, |lowest| lowest - 1);
+    fn advance(&mut self, swept: Option<Swept>, fresh: &[i64], full: bool) {
+        if let Some(swept) = swept {
+            self.floor = swept.lowest.map_or(self.floor, |lowest| lowest - 1);
+            self.swept = Some(swept);
         }
         let reached = if full { fresh.last().copied().unwrap_or(0) } else { i64::MAX };
         for (lane, left) in &mut self.left {
@@ -265,7 +274,13 @@ impl<G: Ground> Reader for FloorReader<G> {
         let under_way = self.under_way.range((Excluded(above), Unbounded)).count();
         let most = limit.saturating_add(u32::try_from(under_way).unwrap_or(u32::MAX));
         let found = self.ground.unsettled(&lanes, above, most).await?;
-        let swept = sweep.then(|| Swept { at: now, took: now.elapsed() });
+        let took = now.elapsed();
+        let mut lowest = found.first().copied();
+        if sweep && took >= LONG {
+            // After the look, so that whatever was written below what it found is seen.
+            lowest = self.ground.lowest(&lanes, 0).await?.into_iter().chain(lowest).min();
+        }
+        let swept = sweep.then_some(Swept { at: now, took, lowest });
         let fresh = found.iter().copied().filter(|sequence| !self.under_way.contains_key(sequence));
         let mut fresh: Vec<i64> = fresh.collect();
         // What is under way and parked by now is not found, and leaves room for more than are given out.
@@ -286,7 +301,7 @@ impl<G: Ground> Reader for FloorReader<G> {
         let refused = if notes.is_empty() { Vec::new() } else { self.ground.note(&notes).await? };
 
         // Nothing is awaited from here on: what is remembered is given out.
-        self.advance(swept, &found, &fresh, full);
+        self.advance(swept, &fresh, full);
         self.noted.extend(notes.iter().map(|(hold, _)| hold.lane));
         let mut lost = std::mem::take(&mut self.lost);
         lost.extend(self.lose(&refused));

@@ -177,6 +177,10 @@ impl Ground for MySqlStream {
         self.insist(|| read::unsettled(self, lanes, above, limit)).await
     }
 
+    async fn lowest(&self, lanes: &[u16], above: i64) -> Result<Option<i64>> {
+        self.insist(|| read::lowest(self, lanes, above)).await
+    }
+
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>> {
         self.insist(|| read::rows(self, sequences)).await
     }

@@ -48,6 +48,9 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', fence BIGINT PATH '$[
   STRAIGHT_JOIN {lanes_table} AS l FORCE INDEX (PRIMARY) ON l.lane = h.lane AND l.fence = h.fence
    SET l.noted_seq = NULL";
 
+// Shows what others have written and not committed.
+const BEGIN_DIRTY: &str = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED; START TRANSACTION READ ONLY";
+
 #[derive(Debug)]
 pub(super) struct Statements {
     unsettled: Statement,
@@ -91,6 +94,18 @@ pub(super) async fn unsettled(
         .bind(limit)
         .fetch_all(&stream.pool)
         .await
+}
+
+pub(super) async fn lowest(stream: &MySqlStream, lanes: &[u16], above: i64) -> sqlx::Result<Option<i64>> {
+    let mut tx = stream.pool.begin_with(BEGIN_DIRTY).await?;
+    let lowest = sqlx::query_scalar(stream.statements.read.unsettled.sql())
+        .bind(above)
+        .bind(mask(lanes.iter().copied()))
+        .bind(1)
+        .fetch_optional(&mut *tx)
+        .await?;
+    tx.commit().await?;
+    Ok(lowest)
 }
 
 pub(super) async fn rows(stream: &MySqlStream, sequences: &[i64]) -> sqlx::Result<Vec<Row>> {

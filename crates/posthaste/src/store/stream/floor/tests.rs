@@ -14,6 +14,8 @@ struct Fake(Arc<Mutex<Table>>);
 struct Table {
     /// Unsettled rows and their lanes.
     rows: BTreeMap<i64, u16>,
+    /// Rows that are written and not committed.
+    written: BTreeSet<i64>,
     fences: HashMap<u16, i64>,
     noted: HashMap<u16, i64>,
     /// Which event a row is, where it is not the first of its place.
@@ -83,6 +85,13 @@ impl Ground for Fake {
             .range((Excluded(above), Unbounded))
             .filter(|(sequence, lane)| lanes.contains(lane) && !shelved.contains(sequence));
         Ok(rows.map(|(sequence, _)| *sequence).take(limit as usize).collect())
+    }
+
+    async fn lowest(&self, lanes: &[u16], above: i64) -> Result<Option<i64>> {
+        let table = self.table();
+        let committed =
+            table.rows.iter().filter(|(_, lane)| lanes.contains(lane)).map(|(sequence, _)| *sequence);
+        Ok(committed.chain(table.written.iter().copied()).filter(|sequence| *sequence > above).min())
     }
 
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>> {
@@ -225,6 +234,21 @@ async fn sm1_where_looking_at_everything_takes_long_it_is_done_more_rarely() {
     reader.read(10).await.unwrap();
     fake.commit([2, 7]);
     assert_eq!(sequences(&reader.read(10).await.unwrap()), [2, 7], "it is quick again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sm1_a_late_commit_keeps_its_place_where_looking_takes_long() {
+    let fake = Fake::default();
+    fake.commit([5]);
+    fake.table().written.insert(3);
+    let mut reader = fake.reader(&fake.take([0])).await;
+    fake.table().takes = LONG * 2;
+    assert_eq!(sequences(&reader.read(10).await.unwrap()), [5]);
+    // It commits, and what waited for it.
+    fake.table().written.clear();
+    fake.commit([3, 6]);
+    assert_eq!(sequences(&reader.read(10).await.unwrap()), [3, 6]);
+    assert_eq!(fake.table().asked.last().map(|(above, _)| *above), Some(2), "from the floor");
 }
 
 #[tokio::test(start_paused = true)]
