@@ -42,6 +42,7 @@ use state::{State, UnderWay};
 
 /// What happens to an aggregate whose event died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnDead {
     /// Its later events wait until an operator replays or discards the dead one.
     #[default]

@@ -78,19 +78,19 @@ SELECT seq FROM {table} FORCE INDEX (`{name}_settled`)
 const LOCK_LANES: &str = "
 SELECT l.lane
   FROM JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$')) AS d
-  STRAIGHT_JOIN {lanes_table} AS l ON l.lane = d.lane
+  STRAIGHT_JOIN {lanes_table} AS l FORCE INDEX (PRIMARY) ON l.lane = d.lane
    FOR UPDATE";
 
 const DIED: &str = "
 SELECT p.position, p.seq, p.id, p.`key`
   FROM JSON_TABLE(?, '$[*]' COLUMNS (s BIGINT PATH '$')) AS d
-  STRAIGHT_JOIN {parked_table} AS p ON p.seq = d.s
+  STRAIGHT_JOIN {parked_table} AS p FORCE INDEX (`{name}_parked_seq`) ON p.seq = d.s
  WHERE p.outcome = 'dead'
  ORDER BY p.position";
 
 const REPLAY: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (position BIGINT PATH '$')) AS d
-  STRAIGHT_JOIN {parked_table} AS p ON p.position = d.position
+  STRAIGHT_JOIN {parked_table} AS p FORCE INDEX (PRIMARY) ON p.position = d.position
    SET p.outcome = NULL, p.settled_at = NULL, p.attempts = 0, p.due = NULL, p.blocks = TRUE";
 
 /// How many delivered rows are looked at beyond those that are to be deleted: some may be somebody's, and who purges takes a
