@@ -8,7 +8,7 @@ use std::time::Duration;
 use posthaste::sink::Delivery;
 use posthaste::store::{Claim, Filter, Page, Settlement, Status};
 use posthaste::{Failure, Handler, Relay};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Barrier, OnceCell, Semaphore, mpsc};
 
 use crate::harness::log;
 use crate::harness::{Db, Recorder, worker};
@@ -22,13 +22,16 @@ conformance_sql!(
 
 streams!(re1_two_relays_share_a_table);
 
-/// Counts what it passes on.
-fn counted(recorder: &Recorder) -> (impl Handler + use<>, Arc<Semaphore>) {
+/// Counts what it passes on; nobody gets past its first before the others have one, too.
+fn counted(recorder: &Recorder, begin: &Arc<Barrier>) -> (impl Handler + use<>, Arc<Semaphore>) {
     let count = Arc::new(Semaphore::new(0));
-    let (recorder, counter) = (recorder.clone(), Arc::clone(&count));
+    let begun = Arc::new(OnceCell::new());
+    let (recorder, counter, begin) = (recorder.clone(), Arc::clone(&count), Arc::clone(begin));
     let handler = move |delivery: Delivery| {
         let (recorder, counter) = (recorder.clone(), Arc::clone(&counter));
+        let (begin, begun) = (Arc::clone(&begin), Arc::clone(&begun));
         async move {
+            begun.get_or_init(|| async { drop(begin.wait().await) }).await;
             counter.add_permits(1);
             recorder.handle(&delivery).await
         }
@@ -42,8 +45,9 @@ async fn re1_two_relays_share_a_table(db: &Db) {
         db.enqueue_numbers("a", part * 1000..(part + 1) * 1000).await;
     }
     let recorder = Recorder::default();
-    let (one, by_one) = counted(&recorder);
-    let (other, by_other) = counted(&recorder);
+    let begin = Arc::new(Barrier::new(2));
+    let (one, by_one) = counted(&recorder, &begin);
+    let (other, by_other) = counted(&recorder, &begin);
     // As in two processes: each with connections of its own.
     let one = Relay::on(db.second_store().await).handler(one).build().unwrap();
     let other = Relay::on(db.second_store().await).handler(other).build().unwrap();
