@@ -137,11 +137,11 @@ pub(crate) fn lanes(table: &Arc<str>, owned: usize) {
     gauge!(LANES_OWNED, "table" => shared(table)).set(owned as f64);
 }
 
-/// How far the lanes are behind that one relay owns: of each lane, one says so. The others are said to be at 0, or what
-/// this relay last said of a lane that it has handed over would stay for ever.
+/// How far the lanes are behind that this relay owns, or nobody: each is said of by somebody. Those of others are said to be at
+/// 0, or what this relay last said of a lane that it has handed over would stay for ever.
 pub(crate) fn lag(table: &Arc<str>, lags: &[LaneLag], owned: &[u16]) {
     for lag in lags {
-        let ours = Some(lag).filter(|lag| owned.contains(&lag.lane));
+        let ours = Some(lag).filter(|lag| lag.owner.is_none() || owned.contains(&lag.lane));
         let labels = [("table", shared(table)), ("lane", lag.lane.to_string().into())];
         gauge!(LANE_LAG, &labels).set(ours.map_or(0, |lag| lag.events.n) as f64);
         let age = ours.and_then(|lag| lag.age).unwrap_or(Duration::ZERO);
@@ -174,7 +174,7 @@ mod tests {
         let count = |n| Count { n, capped: false };
         let lag = |lane| LaneLag {
             lane,
-            owner: None,
+            owner: if lane == 2 { None } else { Some("somebody".to_owned()) },
             events: count(5),
             age: Some(Duration::from_secs(3)),
             parked: count(2),
@@ -183,7 +183,7 @@ mod tests {
         let table: Arc<str> = "outbox".into();
         metrics::with_local_recorder(&recorder, || {
             super::lag(&table, &[lag(0), lag(1)], &[0, 1]);
-            super::lag(&table, &[lag(0), lag(1)], &[1]);
+            super::lag(&table, &[lag(0), lag(1), lag(2)], &[1]);
         });
         let mut said = Vec::new();
         for (key, _, _, value) in snapshotter.snapshot().into_vec() {
@@ -195,12 +195,14 @@ mod tests {
         }
         said.sort_by(|one, other| (&one.0, &one.1).cmp(&(&other.0, &other.1)));
         let expected = [
-            (BLOCKED, "", 2.0),
+            (BLOCKED, "", 3.0),
             (LANE_LAG, "0", 0.0),
             (LANE_LAG, "1", 5.0),
+            (LANE_LAG, "2", 5.0),
             (LANE_LAG_SECONDS, "0", 0.0),
             (LANE_LAG_SECONDS, "1", 3.0),
-            (PARKED, "", 4.0),
+            (LANE_LAG_SECONDS, "2", 3.0),
+            (PARKED, "", 6.0),
         ];
         assert_eq!(said, expected.map(|(name, lane, value)| (name.to_owned(), lane.to_owned(), value)));
     }

@@ -344,7 +344,9 @@ impl Dispatcher {
                             }
                             done.push(Ended { job, ending });
                         }
-                        Answer::NotStarted if job.held.is_lost() => {
+                        // Of a stream the settlement says whose it is: of an event that was read anew, too, an older copy
+                        // may be what was lost.
+                        Answer::NotStarted if job.held.is_lost() && !self.engine.is_stream() => {
                             job.fail();
                             self.engine.lose(
                                 &job,
@@ -476,6 +478,8 @@ impl Dispatcher {
             if called.first().is_some_and(Job::is_behind) {
                 called.append(&mut self.all_that_waits_of(key));
                 self.engine.left_queue(&called.iter().collect::<Vec<_>>());
+                // Some may have been read anew, after the one that they stand behind was lost.
+                called.iter().for_each(Job::fail);
                 ended.extend(called.into_iter().map(|job| Ended { job, ending: Ending::behind() }));
                 continue;
             }

@@ -231,6 +231,9 @@ impl Keeper {
         }
         let before = self.feed.owned_last();
         let taken = self.engine.in_time(self.feed.stream().take(&self.said(&before), &free, gone)).await?;
+        if taken.is_empty() {
+            return Ok(());
+        }
         self.engine.in_time(self.feed.open(&taken)).await?;
         let lanes: Vec<u16> = taken.iter().map(|hold| hold.lane).collect();
         tracing::info!(table = %self.engine.table, ?lanes, "lanes were taken");

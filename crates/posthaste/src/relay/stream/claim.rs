@@ -21,8 +21,10 @@ const STRAGGLES: Duration = Duration::from_secs(1);
 const MOST_PASSED: u64 = 4;
 /// How often to ask whether anything is parked at all, while nothing parked is due.
 const ASK: Duration = Duration::from_secs(1);
-/// How often to look for what stands first of its aggregate and is not due.
-const REPAIR: Duration = Duration::from_secs(10);
+/// How often to look for what stands first of its aggregate and is not due, or is claimed and not known here.
+pub(super) const REPAIR: Duration = Duration::from_secs(10);
+/// How often at least, however long it takes.
+const REPAIR_RAREST: Duration = Duration::from_secs(600);
 /// How long a parked event waits whose aggregate has others under way that have not ended yet.
 const JOSTLED: Duration = Duration::from_millis(50);
 
@@ -82,8 +84,45 @@ impl StreamFeed {
         if state.kept.is_none() {
             let page = state.reader.read(left).await?;
             state.keep(page);
+            self.prove(state);
         }
         self.take_page(state, left, fed).await
+    }
+
+    /// What the owners before had under way of some lanes has been read: from now on it is this relay's own.
+    fn prove(&self, state: &mut State) {
+        let State { unproven, reader, .. } = state;
+        let before = unproven.len();
+        unproven.retain(|lane| reader.has_suspects(*lane));
+        if unproven.len() < before {
+            self.show(state);
+        }
+    }
+
+    /// Parked events that were claimed and not given out go back: their lanes are given up.
+    pub(super) async fn give_back_claimed(&self, state: &mut State, lanes: &[u16]) -> Result<()> {
+        let of_them = |event: &FedEvent| {
+            state.under_way.get(&event.lease.sequence()).filter(|out| lanes.contains(&out.hold.lane))
+        };
+        let verdict = ParkedVerdict::Released { after: Duration::ZERO };
+        let end = |out: &UnderWay| ParkedEnd {
+            hold: out.hold,
+            sequence: out.lease.sequence(),
+            verdict: verdict.clone(),
+        };
+        let ends: Vec<ParkedEnd> = state.claimed.iter().filter_map(of_them).map(end).collect();
+        if !ends.is_empty() {
+            let lost = self.stream.settle_parked(&ends, self.keep).await?;
+            let ended: Vec<i64> = ends.iter().map(|end| end.sequence).collect();
+            state.claimed.retain(|event| !ended.contains(&event.lease.sequence()));
+            state.end(&ended);
+            self.lose_in(state, &lost);
+        }
+        if state.unsure {
+            let holds: Vec<Hold> = lanes.iter().filter_map(|lane| state.holds.get(lane)).copied().collect();
+            self.give_back_unknown(state, &holds).await?;
+        }
+        Ok(())
     }
 
     /// Parks what takes long, so that its page is done.
@@ -127,7 +166,9 @@ impl StreamFeed {
             suspects: !state.has_suspect(),
             topics: &claim.topics,
         };
-        if state.unsure {
+        if state.repaired.elapsed() >= state.repair_after {
+            self.repair(state, &holds).await?;
+        } else if state.unsure {
             self.give_back_unknown(state, &holds).await?;
         }
         state.unsure = true;
@@ -135,10 +176,6 @@ impl StreamFeed {
         if parked.is_empty() && state.asked.is_none_or(|asked| asked.elapsed() >= ASK) {
             let lanes: Vec<u16> = state.holds.keys().copied().collect();
             state.has_parked = self.stream.has_parked(&lanes).await?;
-            if state.has_parked && state.repaired.elapsed() >= REPAIR {
-                self.stream.repair(&holds).await?;
-                state.repaired = Instant::now();
-            }
             state.asked = Some(Instant::now());
         }
         let holder = self.worker.next_holder();
@@ -155,7 +192,7 @@ impl StreamFeed {
                 Ok(event) => match self.key(event).map(|key| self.order.join(key)) {
                     // And so do those behind it, even if the others have ended by now.
                     Some((turn, standing))
-                        if standing != Standing::Known || jostled.contains(&turn.key()) =>
+                        if must_wait(&parked, standing) || jostled.contains(&turn.key()) =>
                     {
                         jostled.insert(turn.key());
                         ParkedVerdict::Released { after: JOSTLED }
@@ -186,6 +223,23 @@ impl StreamFeed {
             Self::give_out(state, &holder, parked, turn);
         }
         self.lose_in(state, &lost);
+        Ok(())
+    }
+
+    /// Looks after what nobody else does. It may take long where much is parked, and not come to its end in the time that a
+    /// claim has: then it is done more rarely, and everything else goes on.
+    async fn repair(&self, state: &mut State, holds: &[Hold]) -> Result<()> {
+        state.repaired = Instant::now();
+        state.repair_after = (state.repair_after * 2).min(REPAIR_RAREST);
+        // A claim that was not waited for may have been carried out after the next one.
+        self.give_back_unknown(state, holds).await?;
+        let began = Instant::now();
+        match self.stream.repair(holds).await {
+            Ok(()) => state.repair_after = (began.elapsed() * 100).clamp(REPAIR, REPAIR_RAREST),
+            Err(error) => {
+                tracing::warn!(table = %self.table, %error, "parked events could not be looked over")
+            }
+        }
         Ok(())
     }
 
@@ -280,8 +334,8 @@ impl StreamFeed {
             return Ok(());
         }
         let parks: Vec<Park> = rows.into_iter().map(|row| self.parked_unread(row)).collect();
-        let lost = self.stream.park(&parks).await?;
         state.has_parked = true;
+        let lost = self.stream.park(&parks).await?;
         if let Some(page) = &mut state.kept {
             let number = page.number;
             page.rows.retain(|row| !lanes.contains(&row.hold.lane));
@@ -355,6 +409,16 @@ impl StreamFeed {
             true => Ok(keys),
             false => self.stream.blocked_among(&keys.into_iter().collect::<Vec<_>>()).await,
         }
+    }
+}
+
+/// Whether a parked event waits for those of its aggregate that are under way. They would stand behind it, but have no place
+/// there yet; what nobody waits behind, such as one that was delayed until now, goes behind them instead.
+fn must_wait(parked: &Parked, standing: Standing) -> bool {
+    match standing {
+        Standing::Known => false,
+        Standing::UnderWay => parked.blocks,
+        Standing::Failed => true,
     }
 }
 

@@ -83,7 +83,8 @@ pub(super) struct Signals {
 #[derive(Default)]
 struct Owned {
     holds: Vec<Hold>,
-    /// The lanes it did not hand over, whether it owns them still or not: as it last owned them.
+    /// The lanes it did not hand over, whether it owns them still or not, as it last owned them; without those of which
+    /// something may have ended the process of the owner before.
     last: HashMap<u16, Hold>,
 }
 
@@ -166,6 +167,7 @@ impl StreamFeed {
         let mut state = self.state.lock().await;
         state.reader.open(holds).await?;
         state.holds.extend(holds.iter().map(|hold| (hold.lane, *hold)));
+        state.unproven.extend(holds.iter().map(|hold| hold.lane));
         state.has_parked = true;
         self.show(&state);
         Ok(())
@@ -187,6 +189,7 @@ impl StreamFeed {
     /// Gives up those of these lanes of which nothing is under way; which.
     pub(super) async fn release(&self, lanes: &[u16]) -> Result<Vec<u16>> {
         let mut state = self.state.lock().await;
+        self.give_back_claimed(&mut state, lanes).await?;
         let busy: HashSet<u16> = state.under_way.values().map(|out| out.hold.lane).collect();
         let is_free = |hold: &&Hold| lanes.contains(&hold.lane) && !busy.contains(&hold.lane);
         let free: Vec<u16> = state.holds.values().filter(is_free).map(|hold| hold.lane).collect();
@@ -228,7 +231,8 @@ impl StreamFeed {
 
     fn show(&self, state: &State) {
         let mut owned = self.owned();
-        owned.last.extend(state.holds.iter().map(|(lane, hold)| (*lane, *hold)));
+        let proven = state.holds.iter().filter(|(lane, _)| !state.unproven.contains(lane));
+        owned.last.extend(proven.map(|(lane, hold)| (*lane, *hold)));
         owned.holds = state.holds();
     }
 

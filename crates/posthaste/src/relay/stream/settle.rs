@@ -1,6 +1,6 @@
 //! How events ended: what was delivered lets its page be done, everything else is parked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
@@ -28,7 +28,10 @@ impl StreamFeed {
         let is_held = |lease: &&Lease| {
             state.under_way.get(&lease.sequence()).is_some_and(|out| out.lease.holder() == lease.holder())
         };
-        let lost = leases.iter().filter(|lease| !is_held(lease)).map(Lease::id).collect();
+        // Of an event that was read anew the older lease is not said to be lost: both go by the same id, and what is said of the
+        // end of the older one counts for nothing.
+        let held: HashSet<Uuid> = leases.iter().filter(is_held).map(Lease::id).collect();
+        let lost = leases.iter().map(Lease::id).filter(|id| !held.contains(id)).collect();
         Extended { lost, busy: Vec::new() }
     }
 
@@ -98,16 +101,19 @@ impl StreamFeed {
     /// What is under way before those of these that are parked behind it: it has to have its place before them.
     fn ahead_of(&self, state: &State, parks: &[(Option<u64>, Park)], ended: &HashMap<i64, Uuid>) -> Vec<i64> {
         let behind = parks.iter().filter(|(_, park)| park.wait == Wait::Behind);
-        let behind: HashMap<&str, (Option<u64>, i64)> =
-            behind.map(|(page, park)| (park.key.as_str(), (*page, park.sequence))).collect();
-        if behind.is_empty() {
+        let mut last: HashMap<&str, (Option<u64>, i64)> = HashMap::new();
+        for (page, park) in behind {
+            let place = (*page, park.sequence);
+            last.entry(&park.key).and_modify(|last| *last = place.max(*last)).or_insert(place);
+        }
+        if last.is_empty() {
             return Vec::new();
         }
         let is_ahead = |out: &&UnderWay| {
             let place = (out.page(), out.lease.sequence());
             out.page().is_some()
                 && !ended.contains_key(&place.1)
-                && behind.get(self.stored_key(&out.event).as_str()).is_some_and(|behind| place < *behind)
+                && last.get(self.stored_key(&out.event).as_str()).is_some_and(|last| place < *last)
         };
         state.under_way.values().filter(is_ahead).map(|out| out.lease.sequence()).collect()
     }

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::super::feed::FedEvent;
+use super::claim::REPAIR;
 use crate::event::Event;
 use crate::store::Lease;
 use crate::store::stream::{Hold, Page, Reader};
@@ -13,6 +15,8 @@ use crate::store::stream::{Hold, Page, Reader};
 pub(super) struct State {
     pub(super) reader: Box<dyn Reader>,
     pub(super) holds: BTreeMap<u16, Hold>,
+    /// Lanes of which not all has been read that their owner before had under way.
+    pub(super) unproven: BTreeSet<u16>,
     /// Lanes that are being given up.
     pub(super) leaving: BTreeSet<u16>,
     /// What is under way and may have been parked where it stands: nobody heard whether it was.
@@ -31,6 +35,8 @@ pub(super) struct State {
     pub(super) has_parked: bool,
     pub(super) asked: Option<Instant>,
     pub(super) repaired: Instant,
+    /// How long after that it is due again.
+    pub(super) repair_after: Duration,
 }
 
 pub(super) struct UnderWay {
@@ -68,6 +74,7 @@ impl State {
         Self {
             reader,
             holds: BTreeMap::new(),
+            unproven: BTreeSet::new(),
             leaving: BTreeSet::new(),
             maybe_parked: HashSet::new(),
             under_way: HashMap::new(),
@@ -79,6 +86,7 @@ impl State {
             has_parked: false,
             asked: None,
             repaired: Instant::now(),
+            repair_after: REPAIR,
         }
     }
 
@@ -117,6 +125,7 @@ impl State {
             self.leave_page(number, gone);
         }
         self.holds.retain(|lane, _| !lanes.contains(lane));
+        self.unproven.retain(|lane| !lanes.contains(lane));
         self.leaving.retain(|lane| !lanes.contains(lane));
         let is_lost = |event: &FedEvent| {
             self.under_way.get(&event.lease.sequence()).is_none_or(|out| lanes.contains(&out.hold.lane))
@@ -125,6 +134,7 @@ impl State {
         let lost = self.under_way.values().filter(|out| lanes.contains(&out.hold.lane));
         let lost: Vec<i64> = lost.map(|out| out.lease.sequence()).collect();
         self.end(&lost);
+        self.maybe_parked.retain(|sequence| !lost.contains(sequence));
     }
 
     /// These have ended.

@@ -165,18 +165,28 @@ impl<G: Ground> FloorReader<G> {
         {
             return Ok(());
         }
-        let above = self.next.map_or(self.floor, |(_, next)| next);
-        match self.ground.floor(&mut self.footing, above).await? {
-            Some(next) => (self.floor, self.next) = (above, Some((now, next))),
-            None => (self.floor, self.next, self.swept) = (0, None, None),
+        match self.ground.floor(&mut self.footing, self.floor).await? {
+            Some(next) => {
+                // What got its place meanwhile, below what was the lowest then, is below this.
+                self.floor = self.next.map_or(self.floor, |(_, before)| before.min(next));
+                self.next = Some((now, next));
+            }
+            None => self.forget_floor(),
         }
         Ok(())
     }
 
-    /// Remembers how far a read came.
+    /// Nothing is known of where everything is settled.
+    fn forget_floor(&mut self) {
+        (self.floor, self.next, self.swept) = (0, None, None);
+    }
+
+    /// Remembers how far a read came. One that began below all rows and did not come as far as the floor is gone on with.
     fn advance(&mut self, swept: Option<Swept>, fresh: &[i64], full: bool) {
-        self.swept = swept.or(self.swept.take());
         let reached = if full { fresh.last().copied().unwrap_or(0) } else { i64::MAX };
+        if swept.is_some() {
+            self.swept = swept.filter(|_| reached >= self.floor);
+        }
         for (lane, left) in &mut self.left {
             left.read |= !self.leaving.contains(lane) && left.until <= reached;
         }
@@ -226,7 +236,7 @@ impl<G: Ground> Reader for FloorReader<G> {
     async fn open(&mut self, holds: &[Hold]) -> Result<()> {
         for hold in holds {
             if self.leaving.remove(&hold.lane) {
-                self.swept = None;
+                self.forget_floor();
             }
         }
         let new = |hold: &&Hold| self.open.get(&hold.lane) != Some(&hold.fence);
@@ -250,8 +260,13 @@ impl<G: Ground> Reader for FloorReader<G> {
                 }
             }
         }
-        self.swept = None;
+        // What its owner before had marked in a transaction that came to nothing may be below.
+        self.forget_floor();
         Ok(())
+    }
+
+    fn has_suspects(&self, lane: u16) -> bool {
+        self.left.get(&lane).is_some_and(|left| !left.read)
     }
 
     fn leave(&mut self, lanes: &[u16]) {
@@ -272,6 +287,10 @@ impl<G: Ground> Reader for FloorReader<G> {
         self.noted.retain(|lane| !lanes.contains(lane));
         self.lost.retain(|lane| !lanes.contains(lane));
         self.under_way.retain(|_, out| !lanes.contains(&out.lane));
+        if self.open.is_empty() {
+            self.footing = G::Footing::default();
+            self.forget_floor();
+        }
         let under_way = &self.under_way;
         self.pages.retain(|_, rows| {
             rows.retain(|sequence| under_way.contains_key(sequence));

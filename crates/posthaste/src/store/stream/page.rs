@@ -52,6 +52,11 @@ pub trait Reader: Send {
     /// Begins to read these lanes.
     async fn open(&mut self, holds: &[Hold]) -> Result<()>;
 
+    /// Whether something is still to be read of this lane that its owner before had under way when it ended uncleanly.
+    fn has_suspects(&self, _lane: u16) -> bool {
+        false
+    }
+
     /// Reads no more of these, but remembers what is under way.
     fn leave(&mut self, lanes: &[u16]);
 

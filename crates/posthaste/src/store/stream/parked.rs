@@ -88,6 +88,8 @@ pub struct Parked {
     pub suspect: bool,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
+    /// Whether others of its aggregate wait behind it.
+    pub blocks: bool,
     /// When it was written, by the database's clock.
     pub created_at: OffsetDateTime,
     /// The event, or why it cannot be read.

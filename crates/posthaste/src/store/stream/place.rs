@@ -183,6 +183,7 @@ impl Waiting {
             attempt: self.attempts + 1,
             suspect: self.suspect,
             last_error: self.last_error,
+            blocks: self.blocks,
             created_at,
             event,
         }

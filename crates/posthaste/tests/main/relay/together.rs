@@ -31,7 +31,7 @@ fn counted(recorder: &Recorder, begin: &Arc<Barrier>) -> (impl Handler + use<>, 
         let (recorder, counter) = (recorder.clone(), Arc::clone(&counter));
         let (begin, begun) = (Arc::clone(&begin), Arc::clone(&begun));
         async move {
-            begun.get_or_init(|| async { drop(begin.wait().await) }).await;
+            begun.get_or_init(|| begin.wait()).await;
             counter.add_permits(1);
             recorder.handle(&delivery).await
         }

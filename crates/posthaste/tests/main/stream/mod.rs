@@ -4,6 +4,7 @@
 //! `history.rs` writes and judges histories; `fleet.rs` and `child.rs` are relays in this process and in others.
 
 mod child;
+mod cut;
 mod fleet;
 mod handover;
 mod history;

@@ -21,6 +21,7 @@ conformance_sql_by_kind!(
     sm2_an_event_out_of_attempts_parks_its_aggregate_until_it_is_discarded,
     sm2_an_event_that_succeeds_at_its_third_attempt_is_waited_for,
     sm2_a_busy_aggregate_is_tried_again_before_all_of_it_is_parked,
+    sm2_a_delayed_event_of_a_busy_aggregate_comes_at_its_time,
     sm2_an_unordered_topic_parks_only_itself,
     sm2_events_of_nothing_and_of_something_else_wait_for_nobody,
     sm2_a_delayed_event_holds_up_nobody,
@@ -157,6 +158,36 @@ async fn sm2_a_busy_aggregate_is_tried_again_before_all_of_it_is_parked(kind: Ki
     history.wait_for(BACKLOG as usize, MINUTE).await;
     relay.stop().await;
     history.assert_clean();
+    done(db).await;
+}
+
+/// Something of it is always under way.
+async fn sm2_a_delayed_event_of_a_busy_aggregate_comes_at_its_time(kind: Kind) {
+    let db = stream(kind, 1).await;
+    let history = History::default();
+    let busy = |n: u64| event("order.changed", &Fact::new("busy", n));
+    let late = Event::json("late", &Fact::new("late", 1)).unwrap().aggregate("order", "busy").delay(SECOND);
+    let late = late.build().unwrap();
+    let id = late.id();
+    let mut tx = db.begin().await;
+    tx.enqueue(&db, late).await.unwrap();
+    tx.commit().await;
+    let witness = Witness::new(&history, 0).taking(Duration::from_millis(5));
+    let relay = db.relay().batch(20).handler(witness).start().await.unwrap();
+    let began = Instant::now();
+    let mut written = 0;
+    while !history.is_delivered(id) {
+        assert!(began.elapsed() < 20 * SECOND, "it waits for the others: {written} have come meanwhile");
+        // A little ahead of what the handler gets done.
+        if written < history.deliveries_of("busy") as u64 + 60 {
+            commit(&db, &history, (written + 1..=written + 20).map(busy).collect()).await;
+            written += 20;
+        } else {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert!(began.elapsed() >= SECOND / 2);
+    relay.stop().await;
     done(db).await;
 }
 

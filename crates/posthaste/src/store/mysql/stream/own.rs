@@ -6,7 +6,7 @@ use serde_json::json;
 use sqlx::mysql::MySqlConnection;
 
 use super::super::session::lock_name;
-use super::park::{promote, unshelve};
+use super::park::{come_up, unshelve};
 use super::{Hurried, MySqlStream};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
@@ -63,7 +63,7 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', fence BIGINT PATH '$[
        l.noted_seq = CASE WHEN SUBSTR(?, l.lane + 1, 1) = '1' THEN NULL ELSE l.noted_seq END";
 
 const ORPHANS: &str = "
-SELECT position FROM {parked_table} WHERE claimed IS NOT NULL AND SUBSTR(?, lane + 1, 1) = '1' ORDER BY position";
+SELECT position, `key` FROM {parked_table} WHERE claimed IS NOT NULL AND SUBSTR(?, lane + 1, 1) = '1' ORDER BY position";
 
 const SUSPECT: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (position BIGINT PATH '$')) AS o
@@ -213,20 +213,20 @@ async fn take_on(
         sqlx::query(statements.leave.sql()).bind(relay).execute(&mut *tx).await?;
     }
     let taken = mask(holds.iter().map(|hold| hold.lane));
-    let orphans: Vec<i64> =
-        sqlx::query_scalar(statements.orphans.sql()).bind(&taken).fetch_all(&mut *tx).await?;
+    let orphans: Vec<(i64, String)> =
+        sqlx::query_as(statements.orphans.sql()).bind(&taken).fetch_all(&mut *tx).await?;
     if !orphans.is_empty() {
+        let positions: Vec<i64> = orphans.iter().map(|(position, _)| *position).collect();
         sqlx::query(statements.suspect.sql())
-            .bind(json!(orphans).to_string())
+            .bind(json!(positions).to_string())
             .bind(&continued)
             .execute(&mut *tx)
             .await?;
+        come_up(&mut tx, &stream.statements, orphans.iter().map(|(_, key)| key.as_str()), &[]).await?;
     }
     let parked = &stream.statements.park;
     let shelved = parked.shelved(&mut tx, &taken).await?;
     unshelve(&mut tx, &stream.statements, &shelved, Keep::Delivered).await?;
-    let stuck = parked.stuck(&mut tx, &taken).await?;
-    promote(&mut tx, &stream.statements, &stuck, &[]).await?;
     tx.commit().await?;
     Ok(holds)
 }

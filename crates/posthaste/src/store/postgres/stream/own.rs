@@ -58,7 +58,8 @@ RETURNING l.lane, l.fence, free.fence";
 const SUSPECT: &str = "
 UPDATE {parked_table}
    SET claimed = NULL, suspect = suspect OR lane <> ALL ($2), due = CASE WHEN blocks THEN NULL ELSE now() END
- WHERE lane = ANY ($1) AND claimed IS NOT NULL";
+ WHERE lane = ANY ($1) AND claimed IS NOT NULL
+RETURNING key";
 
 // $1 lanes that go on: another step at the same place, without a note of what was under way.
 const UNNOTE: &str = "
@@ -181,15 +182,22 @@ async fn take_once(
     let goes_on = |lane: i16, before: i64| beat.holds.contains(&Hold { lane: lane as u16, fence: before });
     let going_on: Vec<i16> =
         taken.iter().filter(|(lane, _, before)| goes_on(*lane, *before)).map(|(lane, ..)| *lane).collect();
-    sqlx::query(stream.statements.stream.own.suspect.sql())
+    let keys: Vec<String> = sqlx::query_scalar(stream.statements.stream.own.suspect.sql())
         .bind(&numbers)
         .bind(&going_on)
-        .execute(&mut *tx)
+        .fetch_all(&mut *tx)
         .await?;
     if !going_on.is_empty() {
         sqlx::query(stream.statements.stream.own.unnote.sql()).bind(&going_on).execute(&mut *tx).await?;
     }
-    sqlx::query(stream.statements.stream.park.repair.sql()).bind(&numbers).execute(&mut *tx).await?;
+    if !keys.is_empty() {
+        sqlx::query(stream.statements.stream.park.promote.sql())
+            .bind(&keys)
+            .bind(Vec::<i64>::new())
+            .bind(Vec::<i64>::new())
+            .execute(&mut *tx)
+            .await?;
+    }
     tx.commit().await?;
     Ok(taken.into_iter().map(|(lane, fence, _)| Hold { lane: lane as u16, fence }).collect())
 }

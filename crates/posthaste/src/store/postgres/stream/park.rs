@@ -53,13 +53,13 @@ WITH said AS (
     (SELECT p.position, p.key, p.due, p.blocks AND p.attempts = 0 AS leads
        FROM {parked_table} AS p
       WHERE p.due <= now() AND p.claimed IS NULL AND p.outcome IS NULL AND NOT p.suspect
-        AND p.lane IN (SELECT lane FROM held) {topics}
+        AND p.lane IN (SELECT lane FROM held) {topics} AND {first}
       ORDER BY p.due, p.position LIMIT $3)
     UNION ALL
     (SELECT p.position, p.key, p.due, false
        FROM {parked_table} AS p
       WHERE p.due <= now() AND p.claimed IS NULL AND p.outcome IS NULL AND p.suspect AND $4
-        AND p.lane IN (SELECT lane FROM held) {topics}
+        AND p.lane IN (SELECT lane FROM held) {topics} AND {first}
       ORDER BY p.attempts, p.due, p.position LIMIT 1)
 ), runs AS (
     SELECT r.position, h.due, h.position AS head
@@ -87,7 +87,11 @@ UPDATE {parked_table} AS p
   FROM named LEFT JOIN LATERAL (
        SELECT {columns}, created_at FROM {table} AS e WHERE e.id = named.id) AS o ON true
  WHERE p.position = named.position AND p.claimed IS NULL
-RETURNING o.*, p.seq, p.id, p.topic, p.lane, p.claimed, p.position, p.attempts, p.suspect, p.last_error, named.n";
+RETURNING o.*, p.seq, p.id, p.topic, p.lane, p.claimed, p.position, p.attempts, p.suspect, p.last_error, named.n, p.blocks";
+
+// Only the first of an aggregate comes up, whatever those behind it say; what nobody waits for waits for nobody.
+const FIRST: &str = "
+(NOT p.blocks OR NOT EXISTS (SELECT FROM {parked_table} AS b WHERE b.key = p.key AND b.blocks AND b.position < p.position))";
 
 const CLAIMED: &str = "
 SELECT p.lane, p.claimed, p.seq
@@ -148,7 +152,11 @@ const HAS_PARKED: &str = "SELECT EXISTS (SELECT FROM {parked_table} WHERE lane =
 // the table.
 const REPAIR: &str = "
 WITH firsts AS MATERIALIZED (
-    SELECT min(position) AS position FROM {parked_table} WHERE lane = ANY ($1) AND blocks GROUP BY key
+    SELECT min(position) AS position FROM {parked_table}
+     WHERE blocks AND lane IN (
+           SELECT l.lane FROM {lanes_table} AS l
+             JOIN unnest($1::smallint[], $2::bigint[]) AS h(lane, fence) ON h.lane = l.lane AND h.fence = l.fence)
+     GROUP BY key
 )
 UPDATE {parked_table} AS p
    SET due = now()
@@ -164,14 +172,18 @@ pub(in super::super) struct Statements {
     forget: Statement,
     settle: Statement,
     pub(super) promote: Statement,
-    pub(super) repair: Statement,
+    repair: Statement,
     has_parked: Statement,
 }
 
 impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| super::statement(table, sql);
-        let claim = |topics| statement(CLAIM).with("{topics}", topics).with("{columns}", EVENT_COLUMNS);
+        let claim = |topics| {
+            let first = statement(FIRST);
+            let claim = statement(CLAIM).with_rendered("{first}", &first).with("{topics}", topics);
+            claim.with("{columns}", EVENT_COLUMNS)
+        };
         Self {
             blocked_among: statement(BLOCKED_AMONG),
             park: statement(PARK),
@@ -279,6 +291,7 @@ fn read_parked(row: &PgRow) -> sqlx::Result<Parked> {
         attempt: u32::try_from(row.try_get::<i32, _>(22)?).unwrap_or(0),
         suspect: row.try_get(23)?,
         last_error: row.try_get(24)?,
+        blocks: row.try_get(26)?,
         created_at: row.try_get(15)?,
         event: decode(row),
     })
@@ -332,6 +345,7 @@ async fn settle_once(stream: &PostgresStream, ends: &[ParkedEnd]) -> sqlx::Resul
 pub(super) async fn repair(stream: &PostgresStream, holds: &[Hold]) -> Result<()> {
     let repaired = sqlx::query(stream.statements.stream.park.repair.sql())
         .bind(lanes(holds))
+        .bind(fences(holds))
         .execute(&stream.pool)
         .await;
     repaired.map(drop).map_err(|e| stream.error(e))

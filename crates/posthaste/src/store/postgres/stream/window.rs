@@ -274,6 +274,10 @@ impl Reader for WindowReader {
         Ok(())
     }
 
+    fn has_suspects(&self, lane: u16) -> bool {
+        self.lanes.get(&lane).is_some_and(|lane| lane.suspects.is_some())
+    }
+
     fn leave(&mut self, lanes: &[u16]) {
         self.lanes
             .values_mut()

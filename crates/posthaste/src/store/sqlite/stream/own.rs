@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::json;
 use sqlx::sqlite::SqliteConnection;
 
-use super::park::promote;
+use super::park::come_up;
 use super::{SqliteStream, begin};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
@@ -56,7 +56,8 @@ const SUSPECT: &str = "
 UPDATE {parked_table}
    SET claimed = NULL, suspect = suspect OR substr(?2, lane + 1, 1) = '0',
        due = CASE WHEN blocks THEN NULL ELSE {now} END
- WHERE claimed IS NOT NULL AND substr(?1, lane + 1, 1) = '1'";
+ WHERE claimed IS NOT NULL AND substr(?1, lane + 1, 1) = '1'
+RETURNING key";
 
 const RELEASE: &str = "
 UPDATE {lanes_table}
@@ -164,10 +165,11 @@ pub(super) async fn take(
         .execute(&mut *tx)
         .await?;
     let taken = mask(holds.iter().map(|hold| hold.lane));
-    let suspect = sqlx::query(statements.suspect.sql()).bind(taken.clone()).bind(continued);
-    suspect.execute(&mut *tx).await?;
-    let stuck = stream.statements.park.stuck(&mut tx, taken).await?;
-    promote(&mut tx, &stream.statements, &stuck, &[]).await?;
+    let suspect = sqlx::query_scalar(statements.suspect.sql()).bind(taken).bind(continued);
+    let keys: Vec<String> = suspect.fetch_all(&mut *tx).await?;
+    if !keys.is_empty() {
+        come_up(&mut tx, &stream.statements, keys.iter().map(String::as_str), &[]).await?;
+    }
     tx.commit().await?;
     Ok(holds)
 }

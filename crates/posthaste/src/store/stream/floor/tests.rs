@@ -263,6 +263,44 @@ async fn sm1_a_floor_counts_after_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn sm1_a_floor_does_not_rise_above_what_got_its_place_late() {
+    let fake = Fake::default();
+    fake.commit([1, 3]);
+    let mut reader = fake.reader(&fake.take([0])).await;
+    for _ in 0..2 {
+        reads_above(&fake, &mut reader, SETTLES).await;
+    }
+    assert_eq!(reader.next.map(|(_, next)| next), Some(3));
+    // It had its number before the other, and is committed long after it.
+    fake.table().uncommitted.insert(2);
+    for _ in 0..8 {
+        tokio::time::advance(SETTLES).await;
+        reader.read(10).await.unwrap();
+        assert_eq!(reader.floor, 1);
+    }
+    fake.commit([2, 4]);
+    assert_eq!(sequences(&reader.read(10).await.unwrap()), [2, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sm1_a_sweep_that_found_more_than_a_page_is_gone_on_with() {
+    let fake = Fake::default();
+    fake.commit([100]);
+    let mut reader = fake.reader(&fake.take([0])).await;
+    for _ in 0..4 {
+        reads_above(&fake, &mut reader, SETTLES).await;
+    }
+    assert_eq!(reader.floor, 100);
+    tokio::time::advance(SWEEP).await;
+    fake.commit(1..=3);
+    fake.commit([101]);
+    for late in 1..=3 {
+        assert_eq!(sequences(&reader.read(1).await.unwrap()), [late]);
+    }
+    assert_eq!(sequences(&reader.read(1).await.unwrap()), [101]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn sm1_what_turns_up_below_the_floor_is_found_by_a_sweep() {
     let fake = Fake::default();
     fake.commit([5]);

@@ -20,7 +20,6 @@ use crate::harness::{Db, Kind, MINUTE, Setup, event, until, worker};
 databases!(sm1_who_continues_its_lane_suspects_nothing, by_kind: mysql MySql, sqlite Sqlite);
 databases!(sm1_fences_do_not_repeat_after_a_failover, by_kind: mysql MySql, sqlite Sqlite);
 databases!(sm1_a_place_that_is_another_events_by_now_is_left_alone, by_kind: mysql MySql, sqlite Sqlite);
-databases!(sm2_what_waits_for_nobody_comes_up_with_a_repair, by_kind: mysql MySql, sqlite Sqlite);
 // Where one transaction at a time writes, nobody has a row locked.
 databases!(sm1_what_was_delivered_under_a_lock_is_not_delivered_again, by_kind: mysql MySql);
 databases!(hk1_nobody_is_waited_for_to_discard_or_purge, by_kind: mysql MySql);
@@ -228,31 +227,6 @@ async fn sm1_a_place_that_is_another_events_by_now_is_left_alone(kind: Kind) {
         rig.execute("DELETE FROM outbox WHERE outcome = 'delivered'").await;
         assert_eq!(rig.count("outbox").await, 0);
     }
-    rig.db.drop_everything().await;
-}
-
-async fn sm2_what_waits_for_nobody_comes_up_with_a_repair(kind: Kind) {
-    let rig = Rig::new(kind).await;
-    rig.enqueue(&["a", "a", "b", "b"]).await;
-    let holds = rig.take(&worker(), &[]).await;
-    let page = rig.reader(&holds).await.read(10).await.unwrap();
-    let rows = &page.rows;
-    rig.park(vec![
-        park(&rows[0], Wait::After(MINUTE)),
-        park(&rows[1], Wait::Behind),
-        park(&rows[2], Wait::Dead { blocks: true }),
-        park(&rows[3], Wait::Behind),
-    ])
-    .await;
-    rig.stream.repair(&holds).await.unwrap();
-    assert!(rig.claim(&holds, true).await.is_empty(), "each waits for what it should");
-    rig.execute(&format!("DELETE FROM outbox_parked WHERE seq = {}", rows[0].sequence)).await;
-    assert!(rig.claim(&holds, true).await.is_empty());
-    let late = [Hold { fence: holds[0].fence - 1, ..holds[0] }];
-    rig.stream.repair(&late).await.unwrap();
-    assert!(rig.claim(&holds, true).await.is_empty(), "it was not theirs to repair");
-    rig.stream.repair(&holds).await.unwrap();
-    assert_eq!(parked_numbers(&rig.claim(&holds, true).await), [1]);
     rig.db.drop_everything().await;
 }
 

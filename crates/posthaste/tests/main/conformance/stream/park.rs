@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use posthaste::store::stream::{Park, Parked, ParkedEnd, ParkedVerdict, Row, Wait};
+use posthaste::store::stream::{Hold, Park, Parked, ParkedEnd, ParkedVerdict, Row, Wait};
 use posthaste::store::{Keep, Topics};
 
 use super::rig::{
@@ -24,7 +24,7 @@ conformance_sql_by_kind!(
     sm2_only_the_topics_asked_for_come_up,
     sm2_events_that_take_long_are_parked_while_they_run,
     sm2_a_parked_event_whose_row_is_gone_lets_the_next_come_up,
-    sm2_what_waits_for_nobody_comes_up_with_the_next_owner,
+    sm2_what_waits_for_nobody_comes_up_with_a_repair,
     sm2_thousands_behind_one_aggregate_come_in_order,
     sm2_blocked_aggregates_and_lag_are_shown,
 );
@@ -319,7 +319,7 @@ async fn sm2_a_parked_event_whose_row_is_gone_lets_the_next_come_up(kind: Kind) 
     rig.db.drop_everything().await;
 }
 
-async fn sm2_what_waits_for_nobody_comes_up_with_the_next_owner(kind: Kind) {
+async fn sm2_what_waits_for_nobody_comes_up_with_a_repair(kind: Kind) {
     let rig = Rig::new(kind, 2).await;
     rig.enqueue(["a", "a", "b", "b", "c"]).await;
     let holds = rig.own().await;
@@ -336,7 +336,10 @@ async fn sm2_what_waits_for_nobody_comes_up_with_the_next_owner(kind: Kind) {
     rig.execute(&format!("DELETE FROM outbox_parked WHERE seq = {}", rows[0].sequence)).await;
     rig.execute(&format!("UPDATE outbox_parked SET due = NULL WHERE seq = {}", rows[4].sequence)).await;
     assert!(rig.claim(&holds, 10).await.is_empty(), "somebody has meddled");
-    let holds = rig.own().await;
+    let late: Vec<Hold> = holds.iter().map(|hold| Hold { fence: hold.fence - 1, ..*hold }).collect();
+    rig.stream.repair(&late).await.unwrap();
+    assert!(rig.claim(&holds, 10).await.is_empty(), "it was not theirs to repair");
+    rig.stream.repair(&holds).await.unwrap();
     let came: HashSet<u64> = parked_numbers(&rig.claim(&holds, 10).await).into_iter().collect();
     assert_eq!(came, HashSet::from([1, 4]));
     rig.db.drop_everything().await;
