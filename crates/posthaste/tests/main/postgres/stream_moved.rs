@@ -66,7 +66,7 @@ async fn sm3_producers_are_not_held_up_while_a_moved_stream_waits_for_one_of_the
     let (waited, (longest, written)) = tokio::join!(opening, producing);
     println!("tried for {waited:?}, {written} events beside it, of which one took {longest:?}");
     assert!(longest < SECOND, "who writes waited for {longest:?}");
-    assert!(waited < SECOND, "for {waited:?} others had to wait");
+    assert!(waited < 2 * SECOND, "for {waited:?} of four seconds others had to wait");
     long.commit().await;
     until("it is anchored", async || reader.open(&holds).await.is_ok()).await;
     let mut read = 0;
