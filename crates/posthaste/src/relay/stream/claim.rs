@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::feed::{Fed, FedEvent};
-use super::super::order::{Standing, Turn};
+use super::super::order::{Key, Standing, Turn};
 use super::StreamFeed;
 use super::state::{PageState, Source, State, UnderWay};
 use crate::error::Result;
@@ -43,6 +43,13 @@ struct Fates {
     /// The aggregates of which one under way was not delivered: what is under way of them has to have its place before what
     /// is parked now.
     failed: HashSet<String>,
+}
+
+impl Fates {
+    /// Whether a row of this aggregate is given out.
+    fn gave_out(&self, key: Key) -> bool {
+        self.each.iter().any(|fate| matches!(fate, Fate::GivenOut(Some(turn)) if turn.key() == key))
+    }
 }
 
 impl StreamFeed {
@@ -377,17 +384,21 @@ impl StreamFeed {
         if let (Ok(event), Wait::Behind) = (&row.event, wait_of(row)) {
             let Some(key) = self.key(event) else { return Fate::GivenOut(None) };
             let (turn, standing) = self.order.join(key);
-            let is_blocked = || !blocked.is_empty() && blocked.contains(&self.stored_key(event));
-            match standing {
-                Standing::Failed => {
-                    fates.failed.insert(self.stored_key(event));
-                }
-                Standing::Known if is_blocked() => {}
-                Standing::Known | Standing::UnderWay => return Fate::GivenOut(Some(turn.unparked())),
+            let goes = match standing {
+                Standing::UnderWay => true,
+                Standing::Known => blocked.is_empty() || !blocked.contains(&self.stored_key(event)),
+                // It failed this very moment, after others of this page were given out: this one comes behind them, not before.
+                Standing::Failed => fates.gave_out(key),
+            };
+            if goes {
+                return Fate::GivenOut(Some(turn.unparked()));
+            }
+            if standing == Standing::Failed {
+                fates.failed.insert(self.stored_key(event));
             }
         }
         let park = self.parked_unread(row);
-        if park.wait == Wait::Suspect {
+        if matches!(park.wait, Wait::Suspect | Wait::Behind) {
             blocked.insert(park.key.clone());
         }
         fates.parks.push(park);
