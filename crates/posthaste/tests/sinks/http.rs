@@ -92,7 +92,7 @@ impl Receiver {
     }
 
     fn builder(&self, path: &str) -> HttpSinkBuilder {
-        HttpSink::builder(format!("http://{}{path}", self.address)).timeout(Duration::from_secs(2))
+        HttpSink::builder(format!("http://{}{path}", self.address)).timeout(Duration::from_secs(3))
     }
 
     /// What it answers to one event that asks for it.
@@ -162,7 +162,7 @@ impl Destination for Receiver {
     }
 
     async fn sink(&self, format: Format) -> Arc<dyn Sink> {
-        Arc::new(self.builder("/hook").timeout(Duration::from_secs(2)).envelope(format).build().unwrap())
+        Arc::new(self.builder("/hook").envelope(format).build().unwrap())
     }
 
     async fn arrived(&self) -> Vec<Arrived> {

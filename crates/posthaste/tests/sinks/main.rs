@@ -11,3 +11,17 @@ mod file;
 mod http;
 mod nats;
 mod stdout;
+
+/// The specification in the book and the suite say the same.
+#[test]
+fn the_specification_names_every_test() {
+    let page = include_str!("../../../../docs/src/reference/sink-spec.md");
+    let named: std::collections::BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.split(" | ").nth(2)?.strip_prefix('`')?.strip_suffix('`'))
+        .collect();
+    let suite = include_str!("conformance.rs");
+    let tests =
+        suite.lines().filter_map(|line| line.strip_prefix("pub async fn ")?.split('<').next()).collect();
+    assert_eq!(named, tests, "left: the page, right: the suite");
+}

@@ -30,7 +30,7 @@ impl Broker {
 
 fn builder(server: &Server) -> NatsSinkBuilder {
     NatsSink::builder(server.url())
-        .ack_timeout(Duration::from_secs(2))
+        .ack_timeout(Duration::from_secs(3))
         .connect_timeout(Duration::from_secs(2))
 }
 
