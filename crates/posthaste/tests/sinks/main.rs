@@ -11,6 +11,7 @@ mod file;
 mod http;
 mod nats;
 mod stdout;
+mod tls;
 
 /// The specification in the book and the suite say the same.
 #[test]

@@ -1,6 +1,6 @@
 //! NATS JetStream, each test with a server of its own.
 
-mod server;
+pub mod server;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -245,7 +245,7 @@ async fn re11_a_server_that_is_not_there_yet_is_waited_for() {
 async fn si1_a_user_who_may_only_publish_can() {
     let server = Server::configured(
         r#"
-        jetstream { store_dir: "STORE" }
+        jetstream { store_dir: "HOME" }
         authorization { users = [
             { user: admin, password: admin }
             { user: narrow, password: hunter22,

@@ -11,38 +11,60 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::Stream;
 use async_nats::jetstream::{self, Context};
+use tokio::net::TcpStream;
 use uuid::Uuid;
 
 use crate::destination::MINUTE;
+
+/// What makes it a server with JetStream.
+pub const JETSTREAM: &str = "jetstream { store_dir: \"HOME\" }";
 
 /// A running server. It ends with the test, and its data with it.
 pub struct Server {
     home: PathBuf,
     account: (u32, u32),
     port: u16,
-    /// More of its configuration.
-    config: &'static str,
+    /// Its configuration beside address and port.
+    config: String,
     process: Child,
 }
 
 impl Server {
     pub async fn start() -> Self {
-        Self::configured("jetstream { store_dir: \"STORE\" }").await
+        Self::configured(JETSTREAM).await
     }
 
-    /// One with this configuration, in which `STORE` stands for a directory of its own.
-    pub async fn configured(config: &'static str) -> Self {
+    /// One with this configuration, in which `HOME` stands for a directory of its own.
+    pub async fn configured(config: &str) -> Self {
+        let mut server = Self::made(config, Vec::new());
+        server.is_ready().await;
+        server
+    }
+
+    /// One that speaks TLS only, with this certificate and its key.
+    pub async fn secured(certificate: &str, key: &str) -> Self {
+        let config =
+            format!("{JETSTREAM}\ntls {{ cert_file: \"HOME/cert.pem\", key_file: \"HOME/key.pem\" }}");
+        let files = vec![("cert.pem", certificate.to_owned()), ("key.pem", key.to_owned())];
+        let mut server = Self::made(&config, files);
+        server.is_ready().await;
+        server
+    }
+
+    fn made(config: &str, files: Vec<(&'static str, String)>) -> Self {
         let account = setting("ACCOUNT");
         let (uid, gid) = account.split_once(':').unwrap();
         let account = (uid.parse().unwrap(), gid.parse().unwrap());
         let home = PathBuf::from(setting("HOME")).join(format!("private-{}", Uuid::now_v7().simple()));
         std::fs::create_dir(&home).unwrap();
         std::os::unix::fs::chown(&home, Some(account.0), Some(account.1)).unwrap();
+        let config = config.replace("HOME", &home.display().to_string());
         let port = free_port();
-        let process = serve(&home, account, port, config);
-        let mut server = Self { home, account, port, config, process };
-        server.is_ready().await;
-        server
+        for (name, text) in &files {
+            std::fs::write(home.join(name), text).unwrap();
+        }
+        let process = serve(&home, account, port, &config);
+        Self { home, account, port, config, process }
     }
 
     pub fn url(&self) -> String {
@@ -67,7 +89,7 @@ impl Server {
     }
 
     pub async fn start_again(&mut self) {
-        self.process = serve(&self.home, self.account, self.port, self.config);
+        self.process = serve(&self.home, self.account, self.port, &self.config);
         self.is_ready().await;
     }
 
@@ -85,9 +107,18 @@ impl Server {
         Command::new("sh").args(kill).arg(self.process.id().to_string()).status().unwrap();
     }
 
+    /// Waits until it lets a client in; one with TLS, until it listens.
     async fn is_ready(&mut self) {
+        let secured = self.config.contains("tls {");
         let asking = async {
-            while async_nats::connect(self.url()).await.is_err() {
+            loop {
+                let answers = match secured {
+                    true => TcpStream::connect(("127.0.0.1", self.port)).await.is_ok(),
+                    false => async_nats::connect(self.url()).await.is_ok(),
+                };
+                if answers {
+                    return;
+                }
                 if let Some(status) = self.process.try_wait().unwrap() {
                     panic!("the server ended with {status}: {}", self.log());
                 }
@@ -115,7 +146,7 @@ impl Drop for Server {
 fn serve(home: &Path, account: (u32, u32), port: u16, config: &str) -> Child {
     let log = File::options().create(true).append(true).open(home.join("server.log")).unwrap();
     let file = home.join("server.conf");
-    std::fs::write(&file, config.replace("STORE", &home.display().to_string())).unwrap();
+    std::fs::write(&file, config).unwrap();
     Command::new(setting("SERVE"))
         .arg("--config")
         .arg(file)
