@@ -1,10 +1,14 @@
 //! The suite: what every sink must do, asked of each.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use posthaste::sink::{Delivery, Format, Outcome, Sink};
-use posthaste::{Event, testing};
+use posthaste::store::Mode;
+use posthaste::{Event, Outbox, testing};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
+use uuid::Uuid;
 
 use super::destination::*;
 
@@ -194,6 +198,56 @@ pub async fn re11_a_relay_outlives_its_destination<D: Destination>() {
     until("all are there", async || arrived_ids(&destination).await == sent).await;
     relay.stop().await;
     assert_eq!(outbox.dead().await.unwrap(), []);
+}
+
+pub async fn sm1_a_stream_keeps_its_order_through_an_outage<D: Destination>() {
+    const AGGREGATES: usize = 12;
+    const ROUNDS: u64 = 12;
+    let mut destination = D::start().await;
+    let sink = destination.sink(Format::Payload).await;
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("stream-{}.db", Uuid::now_v7().simple()));
+    let options = SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+    let pool = SqlitePoolOptions::new().max_connections(4).connect_with(options).await.unwrap();
+    let outbox = Outbox::sqlite(pool.clone()).table("orders").build().unwrap();
+    outbox.migrate_as(Mode::stream(4).unwrap()).await.unwrap();
+    let probes = (Duration::from_millis(20), Duration::from_millis(100));
+    let relay = outbox.relay().sink(sink).probe_interval(probes.0, probes.1).start().await.unwrap();
+
+    for round in 0..ROUNDS {
+        let mut tx = pool.begin().await.unwrap();
+        for aggregate in 0..AGGREGATES {
+            let payload = serde_json::json!({"aggregate": aggregate, "round": round});
+            let event = Event::json("events.order.placed", &payload).unwrap().aggregate("order", aggregate);
+            outbox.enqueue(&mut tx, event).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        outbox.wake();
+        if round == ROUNDS / 3 {
+            destination.stop().await;
+        } else if round == 2 * ROUNDS / 3 {
+            destination.start_again().await;
+        }
+    }
+    let order = async || {
+        let mut order = vec![Vec::new(); AGGREGATES];
+        for document in destination.arrived().await.iter().map(Arrived::json) {
+            let of = &mut order[document["aggregate"].as_u64().unwrap() as usize];
+            let round = document["round"].as_u64().unwrap();
+            // What comes again is no news.
+            if !of.contains(&round) {
+                of.push(round);
+            }
+        }
+        order
+    };
+    until("all are there", async || order().await.iter().all(|of| of.len() as u64 == ROUNDS)).await;
+    relay.stop().await;
+    assert_eq!(order().await, vec![(0..ROUNDS).collect::<Vec<_>>(); AGGREGATES]);
+    drop((outbox, relay));
+    pool.close().await;
+    for suffix in ["", "-wal", "-shm"] {
+        std::fs::remove_file(format!("{}{suffix}", path.display())).ok();
+    }
 }
 
 async fn enqueue(outbox: &testing::TestOutbox, sent: &mut BTreeSet<String>, count: usize) {

@@ -79,6 +79,7 @@ conforms!(crate::file::Directory:
     si3_a_second_try_carries_the_same_id,
     rt3_a_destination_that_is_gone_is_unavailable,
     re11_a_relay_outlives_its_destination,
+    sm1_a_stream_keeps_its_order_through_an_outage,
     re8_a_publish_that_is_dropped_leaves_the_sink_whole,
 );
 

@@ -83,14 +83,14 @@ pub(super) fn text(error: reqwest::Error) -> String {
     text
 }
 
-/// `Retry-After`: seconds, or a date.
+/// `Retry-After`: seconds, or a date. None where that is now: the relay's policy knows better than to try at once.
 pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = match value.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default(),
     };
-    Some(wait.min(LONGEST_WAIT))
+    (!wait.is_zero()).then(|| wait.min(LONGEST_WAIT))
 }
 
 #[cfg(test)]
@@ -130,9 +130,9 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_767);
         for (value, wait) in [
             ("120", Some(120)),
-            (" 0 ", Some(0)),
+            (" 0 ", None),
             ("Sun, 06 Nov 1994 08:49:37 GMT", Some(10)),
-            ("Sun, 06 Nov 1994 08:49:17 GMT", Some(0)),
+            ("Sun, 06 Nov 1994 08:49:17 GMT", None),
             ("99999999", Some(24 * 3600)),
             ("soon", None),
             ("-1", None),

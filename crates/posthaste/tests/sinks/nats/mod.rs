@@ -117,6 +117,7 @@ conforms!(crate::nats::Broker:
     si2_one_that_is_refused_does_not_hurt_the_others,
     rt3_a_destination_that_is_gone_is_unavailable,
     re11_a_relay_outlives_its_destination,
+    sm1_a_stream_keeps_its_order_through_an_outage,
     rt3_a_destination_that_hangs_is_unavailable,
     re8_a_publish_that_is_dropped_leaves_the_sink_whole,
 );
