@@ -95,6 +95,8 @@ pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
     use super::*;
 
     fn outcome(status: u16, after: Option<u64>) -> Answer {

@@ -371,6 +371,8 @@ impl HttpSinkBuilder {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
     use super::*;
 
     #[test]

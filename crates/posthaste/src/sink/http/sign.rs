@@ -53,6 +53,8 @@ pub(super) fn signatures(secrets: &[Secret], id: &str, timestamp: i64, body: &[u
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
     use super::*;
 
     /// The example of the specification's own libraries.
