@@ -100,7 +100,7 @@ impl Refuses for Broker {
 #[async_trait]
 impl Hangs for Broker {
     async fn hang(&mut self) {
-        self.0.freeze();
+        self.0.freeze().await;
     }
 
     async fn answer_again(&mut self) {

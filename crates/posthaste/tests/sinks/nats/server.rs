@@ -93,8 +93,25 @@ impl Server {
         self.is_ready().await;
     }
 
-    pub fn freeze(&self) {
+    /// It no longer runs. Its threads stop one after the other, so that is waited for.
+    pub async fn freeze(&self) {
         self.signal("STOP");
+        let stopped = async {
+            while !self.is_frozen() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(MINUTE, stopped).await.expect("it does not stop");
+    }
+
+    /// Whether all of its threads are stopped; yes where the system does not tell.
+    fn is_frozen(&self) -> bool {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.process.id())) else { return true };
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The state follows the name, which is in brackets and may hold anything.
+            stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T'))
+        })
     }
 
     pub fn thaw(&self) {
