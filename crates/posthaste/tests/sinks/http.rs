@@ -19,6 +19,7 @@ use posthaste::sink::http::HttpSinkBuilder;
 use posthaste::sink::{Delivery, Format, HttpSink, Outcome, Sink};
 use posthaste::{Event, testing};
 use sha2::Sha256;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -303,6 +304,28 @@ async fn rt3_who_is_in_doubt_asks() {
     let outcomes = sink.publish(&[bad(), delivery(1)]).await;
     assert!(matches!(outcomes[..], [Outcome::Retry { .. }, Outcome::Delivered]), "{outcomes:?}");
     assert_eq!(receiver.shared.heads.load(Ordering::SeqCst), asked);
+}
+
+/// A server that hangs up on every event and answers every question.
+async fn hangs_up() -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut begin = [0; 4];
+            if stream.read_exact(&mut begin).await.is_ok() && begin == *b"HEAD" {
+                stream.write_all(b"HTTP/1.1 405 Method Not Allowed\r\nconnection: close\r\n\r\n").await.ok();
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn rt3_an_event_that_breaks_its_connection_is_tried_again() {
+    let sink = HttpSink::builder(format!("http://{}/", hangs_up().await)).build().unwrap();
+    let outcomes = sink.publish(&deliveries(2)).await;
+    assert!(outcomes.iter().all(|one| matches!(one, Outcome::Retry { .. })), "{outcomes:?}");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Standard output, as a pipe that somebody reads.
 
-use std::io::{PipeReader, PipeWriter, Read};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -110,4 +110,41 @@ async fn re9_a_pipe_that_is_full_holds_up_nobody_else() {
     let arrived = tokio::time::timeout(MINUTE, whole).await.unwrap();
     assert_eq!(arrived[0].id, large[0].event.id().to_string());
     assert_eq!([arrived[1].id.clone(), arrived[2].id.clone()], ids(&next)[..]);
+}
+
+/// A terminal that is full for a moment: it takes a part, and then nothing until it is asked again.
+struct Stutters {
+    taken: Arc<Mutex<Vec<u8>>>,
+    left: usize,
+}
+
+impl Write for Stutters {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            self.left = usize::MAX;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let count = bytes.len().min(self.left);
+        self.left -= count;
+        self.taken.lock().unwrap().extend_from_slice(&bytes[..count]);
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn si1_a_line_that_was_torn_is_ended_first() {
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let sink = StdoutSink::to(Stutters { taken: Arc::clone(&taken), left: 40 });
+    let batch = deliveries(2);
+    let outcomes = sink.publish(&batch).await;
+    assert!(outcomes.len() == 2 && outcomes.iter().all(is_unavailable), "{outcomes:?}");
+    assert_eq!(sink.publish(&batch).await, [Outcome::Delivered, Outcome::Delivered]);
+    let text = String::from_utf8(taken.lock().unwrap().clone()).unwrap();
+    let (torn, whole) = text.split_once('\n').unwrap();
+    assert_eq!(torn.len(), 40);
+    assert_eq!(lines(whole).into_iter().map(|one| one.id).collect::<Vec<_>>(), ids(&batch));
 }
