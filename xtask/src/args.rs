@@ -8,7 +8,7 @@ use crate::step::Step;
 pub(crate) const USAGE: &str = "\
 The chores of this workspace.
 
-cargo xtask services up             start private PostgreSQL and MariaDB servers
+cargo xtask services up             start private PostgreSQL, MariaDB and NATS servers
 cargo xtask services down [--wipe]  stop them; --wipe removes their data, too
 cargo xtask services status         one line per server
 cargo xtask test [STEP…] [-- ARG…]  run all steps, or the named ones, until one fails

@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_compose_file_has_both_services_and_their_ports() {
+    fn the_compose_file_has_every_service_and_its_port() {
         let file = include_str!("../../compose.test.yaml");
         for engine in crate::engine::all() {
             let service = engine.name();

@@ -1,4 +1,4 @@
-//! What differs between one database server and the other; the rest is in [`crate::server`].
+//! What differs between one server and the other; the rest is in [`crate::server`].
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::account::Account;
 use crate::home::Home;
 
-/// The user, its password and its database: the same word for all three, on both servers. The
+/// The user, its password and its database: the same word for all three, on every server. The
 /// servers listen on the loopback interface only and hold nothing but what tests put there.
 pub(crate) const WORD: &str = "posthaste";
 
@@ -21,7 +21,7 @@ pub(crate) struct Programs {
     pub(crate) serve: PathBuf,
 }
 
-/// A kind of database server.
+/// A kind of server.
 pub(crate) trait Engine {
     /// Its short name, of its directory and of its service in the compose file.
     fn name(&self) -> &'static str;
@@ -57,7 +57,7 @@ pub(crate) trait Engine {
     /// when that takes too long.
     fn signals(&self) -> (&'static str, &'static str);
 
-    /// Logs in with the user of the tests and makes the database if it is missing.
+    /// Logs in with the user of the tests, and makes the database if it has one and that is missing.
     fn login(&self, port: u16) -> Result<()>;
 
     /// The environment variable that says this of it.
@@ -71,9 +71,9 @@ pub(crate) trait Engine {
     }
 }
 
-/// The two servers.
-pub(crate) fn all() -> [&'static dyn Engine; 2] {
-    [&crate::postgres::Postgres, &crate::mariadb::MariaDb]
+/// All servers.
+pub(crate) fn all() -> [&'static dyn Engine; 3] {
+    [&crate::postgres::Postgres, &crate::mariadb::MariaDb, &crate::nats::Nats]
 }
 
 /// The number in the first line of a pid file.
@@ -125,6 +125,10 @@ mod tests {
                 "POSTHASTE_TEST_MYSQL_URL".to_owned(),
                 "mysql://posthaste:posthaste@127.0.0.1:5433/posthaste".to_owned()
             )
+        );
+        assert_eq!(
+            urls[2],
+            ("POSTHASTE_TEST_NATS_URL".to_owned(), "nats://posthaste:posthaste@127.0.0.1:5433".to_owned())
         );
     }
 

@@ -106,7 +106,7 @@ fn advice(missing: &[Program]) -> String {
         "the tests need programs that are missing and cannot be installed from here: {}\n  \
          Debian, Ubuntu:  sudo apt-get install {}\n  \
          macOS:           brew install {}\n  \
-         elsewhere:       the packages of PostgreSQL, MariaDB and SQLite, servers and clients\n  \
+         elsewhere:       the packages of PostgreSQL, MariaDB, NATS and SQLite, servers and clients\n  \
          or, for the servers alone, a Docker engine that answers `docker info`, with `docker compose`",
         names.join(" "),
         packages(missing).join(" "),
@@ -122,7 +122,7 @@ mod tests {
     fn all_programs_have_the_packages_we_know() {
         assert_eq!(
             packages(&program::ALL).join(" "),
-            "postgresql mariadb-server postgresql-client mariadb-client sqlite3"
+            "postgresql mariadb-server nats-server postgresql-client mariadb-client sqlite3"
         );
     }
 

@@ -20,6 +20,7 @@ mod home;
 mod install;
 mod layout;
 mod mariadb;
+mod nats;
 mod postgres;
 mod process;
 mod program;

@@ -24,10 +24,11 @@ pub(crate) struct Program {
 }
 
 /// All programs that are needed; the tests call the clients, too.
-pub(crate) const ALL: [Program; 6] = [
+pub(crate) const ALL: [Program; 7] = [
     server("initdb", "postgresql", "postgresql@16", "postgres"),
     server("mariadbd", "mariadb-server", "mariadb", "mariadb"),
     server("mariadb-install-db", "mariadb-server", "mariadb", "mariadb"),
+    server("nats-server", "nats-server", "nats-server", "nats"),
     client("psql", "postgresql-client", "postgresql@16"),
     client("mariadb", "mariadb-client", "mariadb"),
     client("sqlite3", "sqlite3", "sqlite"),
@@ -93,7 +94,7 @@ fn directories() -> Vec<PathBuf> {
     all.extend(["/usr/sbin", "/usr/libexec", "/usr/local/sbin"].map(PathBuf::from));
     for prefix in ["/opt/homebrew", "/usr/local", "/home/linuxbrew/.linuxbrew"] {
         all.push(Path::new(prefix).join("bin"));
-        for formula in ["postgresql", "mariadb", "sqlite"] {
+        for formula in ["postgresql", "mariadb", "nats-server", "sqlite"] {
             all.extend(versions(&Path::new(prefix).join("opt"), formula));
         }
     }

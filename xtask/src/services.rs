@@ -1,4 +1,4 @@
-//! Both servers together: `cargo xtask services up|down|status`.
+//! All servers together: `cargo xtask services up|down|status`.
 //!
 //! * `up` and `down` take turns by a lock on `target/services/lock`, so two at once start one
 //!   server and not two on the same data.
@@ -19,9 +19,9 @@ use crate::envfile::EnvFile;
 use crate::layout::Layout;
 use crate::{engine, install, server};
 
-/// Makes sure that both run, and says so; returns the lines of `services.env`.
+/// Makes sure that all of them run, and says so; returns the lines of `services.env`.
 ///
-/// The names of those that had not been up before go to `started`, also when the other one fails.
+/// The names of those that had not been up before go to `started`, also when another one fails.
 pub(crate) fn up(layout: &Layout, started: &mut Vec<&'static str>) -> Result<EnvFile> {
     let _lock = lock(layout)?;
     let containers = install::ensure()?;
@@ -51,7 +51,7 @@ pub(crate) fn up(layout: &Layout, started: &mut Vec<&'static str>) -> Result<Env
     Ok(env)
 }
 
-/// Stops both, and removes their data if `wipe`.
+/// Stops all of them, and removes their data if `wipe`.
 pub(crate) fn down(layout: &Layout, wipe: bool) -> Result<()> {
     let _lock = lock(layout)?;
     for engine in engine::all() {

@@ -19,7 +19,7 @@ pub(crate) enum Step {
     Fmt,
     /// The lints, of which none is tolerated.
     Clippy,
-    /// The library with each database alone, and with none.
+    /// The library with each database alone, with each sink alone, and with none.
     Features,
     /// All tests but those in the documentation.
     Test,
@@ -89,10 +89,12 @@ impl Step {
         match self {
             Self::Fmt => run.cargo("fmt --all --check"),
             Self::Clippy => run.cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
-            Self::Features => ["postgres", "mysql", "sqlite", ""].into_iter().try_for_each(|feature| {
-                let clippy = "clippy -p posthaste --lib --no-default-features";
-                run.cargo(&format!("{clippy} --features={feature} -- -D warnings"))
-            }),
+            Self::Features => {
+                ["postgres", "mysql", "sqlite", "http", "nats", ""].into_iter().try_for_each(|feature| {
+                    let clippy = "clippy -p posthaste --lib --no-default-features";
+                    run.cargo(&format!("{clippy} --features={feature} -- -D warnings"))
+                })
+            }
             Self::Test => run.tests(),
             Self::Doctest => run.cargo("test --workspace --all-features --doc"),
             Self::Examples => examples::run(run),

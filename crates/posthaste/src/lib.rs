@@ -68,7 +68,7 @@
 //! | [`inbox`] | [`Inbox`]: a consumer takes each event once |
 //! | [`relay`] | [`Relay`]: from a committed row to a handler or broker |
 //! | [`dispatch`] | [`Router`], [`Broadcast`] and what else stands between an event and its handler |
-//! | [`sink`] | where events go |
+//! | [`sink`] | where events go: standard output, files, webhooks, NATS JetStream |
 //! | [`admin`] | [`Admin`]: look, replay, discard, purge |
 //! | [`telemetry`] | the names of the metrics |
 //! | [`testing`] | an outbox and a sink in memory, with assertions |
@@ -106,6 +106,8 @@ pub use store::{Enqueued, TableName};
     feature = "postgres",
     feature = "mysql",
     feature = "sqlite",
+    feature = "http",
+    feature = "nats",
     feature = "tokio-postgres-0_7",
     feature = "diesel-async-0_9",
     feature = "sea-orm-2",
@@ -119,6 +121,7 @@ mod book {
         };
     }
     page!(Readme, "README.md");
+    page!(BuiltinSinks, "docs/src/guides/builtin-sinks.md");
     page!(DeliveryLoop, "docs/src/guides/delivery-loop.md");
     page!(Diesel, "docs/src/guides/diesel.md");
     page!(Handlers, "docs/src/guides/handlers.md");

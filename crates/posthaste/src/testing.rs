@@ -52,6 +52,28 @@ pub fn outbox() -> TestOutbox {
     }
 }
 
+/// The first attempt at delivering this event, for tests of a sink: from the table `outbox`, with sequence 1.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste::Result<()> {
+/// use posthaste::sink::{Outcome, Sink};
+/// use posthaste::{Event, testing};
+///
+/// let delivery = testing::delivery(Event::json("order.placed.v1", &1)?.build()?);
+/// assert_eq!(testing::sink().publish(&[delivery]).await, [Outcome::Delivered]);
+/// # Ok(()) }
+/// ```
+pub fn delivery(event: Event) -> Delivery {
+    Delivery {
+        event: Arc::new(event),
+        table: "outbox".into(),
+        sequence: 1,
+        attempt: 1,
+        created_at: time::OffsetDateTime::now_utc(),
+        destination: None,
+    }
+}
+
 /// A new sink in memory that accepts everything.
 pub fn sink() -> MemorySink {
     MemorySink::new()

@@ -39,6 +39,11 @@ impl Payload {
         &self.bytes
     }
 
+    /// The same bytes, shared instead of copied.
+    pub(crate) fn shared(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
     /// The JSON text, if it is JSON.
     pub fn as_json(&self) -> Option<&str> {
         if self.is_json() { std::str::from_utf8(&self.bytes).ok() } else { None }

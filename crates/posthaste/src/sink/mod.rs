@@ -1,6 +1,24 @@
 //! Sinks: where events go. A sink never sees the store; it is handed deliveries and answers for each.
+//!
+//! | sink | feature | destination |
+//! |---|---|---|
+//! | [`StdoutSink`] | | standard output, JSON lines |
+//! | [`FileSink`] | | a file, JSON lines |
+//! | `HttpSink` | `http` | a webhook |
+//! | `NatsSink` | `nats` | NATS JetStream |
+//! | [`MemorySink`] | | memory, for tests |
+//!
+//! What each of them must do is a page of the book, and one suite of tests asks it of each. How an event becomes
+//! a message is the same for all: [`Envelope`].
 
+mod envelope;
+mod file;
+#[cfg(feature = "http")]
+pub mod http;
 mod memory;
+#[cfg(feature = "nats")]
+pub mod nats;
+mod stdout;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +28,14 @@ use time::OffsetDateTime;
 
 use crate::event::Event;
 
+pub use envelope::{Envelope, Format, Message};
+pub use file::FileSink;
+#[cfg(feature = "http")]
+pub use http::HttpSink;
 pub use memory::MemorySink;
+#[cfg(feature = "nats")]
+pub use nats::NatsSink;
+pub use stdout::StdoutSink;
 
 /// One attempt at delivering one event.
 #[derive(Debug, Clone)]
@@ -34,6 +59,12 @@ impl Delivery {
     /// topic map says otherwise.
     pub fn destination(&self) -> &str {
         self.destination.as_deref().unwrap_or_else(|| self.event.topic())
+    }
+
+    /// The same delivery to somewhere else, for a delivery loop of one's own; a relay asks its topic map.
+    pub fn with_destination(mut self, destination: impl Into<Arc<str>>) -> Self {
+        self.destination = Some(destination.into());
+        self
     }
 }
 
