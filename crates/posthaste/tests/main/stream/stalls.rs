@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use posthaste::sink::{Delivery, Outcome, Sink};
+use posthaste::store::Keep;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 use tokio::sync::watch;
@@ -16,6 +17,7 @@ use super::history::{Fact, History, Latencies};
 use super::producers::{event, steady};
 use super::{SECOND, done, stream};
 use crate::harness::database::POSTGRES_URL;
+use crate::harness::owner::Owner;
 use crate::harness::servers::url;
 use crate::harness::{Db, Kind, MINUTE, until};
 
@@ -150,25 +152,38 @@ async fn sm3_a_delivered_event_costs_no_row_write() {
     done(db).await;
 }
 
-/// How many of these new events are delivered in a second: the best of some tries.
-async fn drained_per_second(db: &Db, events: u64, tries: usize) -> f64 {
-    let mut best: f64 = 0.0;
+/// How many of these new events are read in a second, with all that a page costs the database, and how many a relay
+/// delivers: the best of some tries. What else a relay does takes most of its time, and varies from run to run.
+async fn per_second(db: &Db, events: u64, tries: usize) -> (f64, f64) {
+    let (mut read, mut delivered): (f64, f64) = (0.0, 0.0);
     for _ in 0..tries {
+        write(db, events).await;
+        let mut owner = Owner::of(db).await;
+        let (began, mut found) = (Instant::now(), 0);
+        while found < events {
+            let page = owner.read(1000).await;
+            found += page.rows.len() as u64;
+            owner.reader.settle(&[], &[page.number], Keep::Delivered).await.unwrap();
+        }
+        read = read.max(events as f64 / began.elapsed().as_secs_f64());
+        owner.stream.release(&owner.holds).await.unwrap();
+        owner.stream.leave(&owner.worker).await.unwrap();
+
         write(db, events).await;
         let counter = Counter::new();
         let began = Instant::now();
         let fleet = Fleet::with(db, 1, |relay, _| relay.sink(counter.clone())).await;
         counter.reaches(events).await;
-        best = best.max(events as f64 / began.elapsed().as_secs_f64());
+        delivered = delivered.max(events as f64 / began.elapsed().as_secs_f64());
         fleet.stop().await;
     }
-    best
+    (read, delivered)
 }
 
-/// The rate on a table with kept events and a transaction open since before them, in relation to a fresh table's.
+/// The rate of reading on a table with kept events and a transaction open since before them, in relation to a fresh table's.
 async fn pinned(kept: u64, events: u64, tries: usize) -> f64 {
     let fresh = stream(Kind::Postgres, 8).await;
-    let usual = drained_per_second(&fresh, events, tries).await;
+    let usual = per_second(&fresh, events, tries).await;
     done(fresh).await;
     let db = stream(Kind::Postgres, 8).await;
     let mut open_one = open(url(POSTGRES_URL).parse().unwrap()).await;
@@ -178,25 +193,30 @@ async fn pinned(kept: u64, events: u64, tries: usize) -> f64 {
     write(&db, kept).await;
     counter.reaches(kept).await;
     fleet.stop().await;
-    let then = drained_per_second(&db, events, tries).await;
+    let then = per_second(&db, events, tries).await;
     open_one.close().await.unwrap();
+    let ratio = then.0 / usual.0;
     println!(
-        "{usual:.0}/s on a fresh table, {then:.0}/s with {kept} kept and a pinned xmin: {:.2}",
-        then / usual
+        "read: {:.0}/s on a fresh table, {:.0}/s with {kept} kept and a pinned xmin, {ratio:.2}; delivered by a relay: {:.0}/s, {:.0}/s, {:.2}",
+        usual.0,
+        then.0,
+        usual.1,
+        then.1,
+        then.1 / usual.1
     );
     done(db).await;
-    then / usual
+    ratio
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sm3_kept_events_and_a_pinned_xmin_cost_little() {
-    let ratio = pinned(60_000, 20_000, 1).await;
-    assert!(ratio > 1.0 / 3.0, "{ratio:.2}");
+    let ratio = pinned(60_000, 20_000, 2).await;
+    assert!(ratio > 0.5, "{ratio:.2}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "minutes, and the machine for itself"]
 async fn sm3_a_million_kept_events_and_a_pinned_xmin_cost_nothing() {
-    let ratio = pinned(1_000_000, 100_000, 3).await;
+    let ratio = pinned(1_000_000, 100_000, 5).await;
     assert!(ratio > 0.9, "{ratio:.2}");
 }
