@@ -2,6 +2,8 @@
 //!
 //! `conformance` is the sink specification of the book, row by row; a destination says in its module how it is
 //! started, stopped, read and made to refuse. Test names begin with the rows of the contract they show.
+//!
+//! Rows of the contract: SI1, SI2, SI3, SI4.
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
