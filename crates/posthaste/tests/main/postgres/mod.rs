@@ -4,5 +4,6 @@ mod cost;
 mod durability;
 mod session;
 mod stream;
+mod stream_cost;
 mod stream_moved;
 mod wake;

@@ -12,6 +12,7 @@ use sqlx::{Postgres, QueryBuilder, Row, Transaction};
 use uuid::Uuid;
 
 use super::super::{EVENT_COLUMNS, PLACED, decode};
+use super::park;
 use crate::store::filter::like_pattern;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
@@ -34,7 +35,11 @@ const STATUS: &str = "
        CASE WHEN p.outcome IS NOT NULL THEN p.outcome
             WHEN p.claimed = l.fence AND l.leased_until > now() THEN 'processing'
             WHEN p.position IS NOT NULL THEN 'pending'
-            WHEN o.seq <= l.anchor_seq AND (l.recover IS NULL OR o.seq <= l.after_seq
+            ELSE {status_unparked} END";
+
+// Of what is not parked.
+const STATUS_UNPARKED: &str = "
+       CASE WHEN o.seq <= l.anchor_seq AND (l.recover IS NULL OR o.seq <= l.after_seq
                  OR o.seq <= l.recover_seq AND pg_visible_in_snapshot(o.xid, l.recover)) THEN 'delivered'
             WHEN o.seq <= l.anchor_seq THEN 'pending'
             WHEN pg_visible_in_snapshot(o.xid, l.base) THEN 'delivered'
@@ -43,28 +48,32 @@ const STATUS: &str = "
                  AND l.leased_until > now() THEN 'processing'
             ELSE 'pending' END";
 
-const OF_ALL: &str = "
-  FROM {table} AS o JOIN {placed} AS l ON l.lane = o.lane LEFT JOIN {parked_table} AS p ON p.seq = o.seq";
+// Of these rows. What belongs to a row is looked up by an index, row by row, however little the planner knows of the tables: the
+// offset keeps it from joining all of one instead.
+const OF: &str = "
+  JOIN {placed} AS l ON l.lane = o.lane
+  LEFT JOIN LATERAL (SELECT * FROM {parked_table} AS q WHERE q.seq = o.seq OFFSET 0) AS p ON true";
 
-const OF_DEAD: &str = "
-  FROM {parked_table} AS p JOIN {table} AS o ON o.id = p.id JOIN {placed} AS l ON l.lane = o.lane
+const ALL: &str = "
+  FROM {table} AS o";
+
+const DEAD: &str = "
+  FROM {parked_table} AS p CROSS JOIN {its_row} JOIN {placed} AS l ON l.lane = o.lane
  WHERE p.outcome = 'dead'";
 
-// Of these alone.
-const OF_CHOSEN: &str = ") AS c
-  JOIN {table} AS o ON o.seq = c.seq JOIN {placed} AS l ON l.lane = o.lane
-  LEFT JOIN {parked_table} AS p ON p.seq = o.seq";
+const ITS_ROW: &str = "LATERAL (SELECT * FROM {table} AS e WHERE e.id = p.id OFFSET 0) AS o";
 
-const ALL_BY_ID: &str = "SELECT seq FROM {table} ORDER BY id";
+const ALL_BY_ID: &str = "SELECT * FROM {table} ORDER BY id";
 
-const DEAD_BY_ID: &str = "SELECT seq FROM {parked_table} WHERE outcome = 'dead' ORDER BY id";
+const DEAD_BY_ID: &str = "SELECT id FROM {parked_table} WHERE outcome = 'dead' ORDER BY id";
 
-const WAITING: &str = "SELECT seq FROM {parked_table} WHERE outcome IS NULL ORDER BY position";
+const WAITING: &str = "SELECT id FROM {parked_table} WHERE outcome IS NULL ORDER BY position";
 
-const UNREAD: &str = "SELECT o.seq FROM {table} AS o
- WHERE NOT EXISTS (SELECT FROM {parked_table} AS p WHERE p.seq = o.seq) AND o.seq ";
+// A bound that says nothing makes the planner think of few rows, and of the index.
+const UNREAD: &str = "SELECT o.* FROM {table} AS o
+ WHERE (SELECT true FROM {parked_table} AS p WHERE p.seq = o.seq LIMIT 1) IS NULL AND o.seq BETWEEN ";
 
-const ONE: &str = "SELECT seq FROM {table} WHERE id = ";
+const ONE: &str = "SELECT * FROM {table} WHERE id = ";
 
 // Everything at a seq up to the first answer is delivered or parked, but for rows of transactions that the others name: those
 // from the second on, and the third.
@@ -106,27 +115,28 @@ DELETE FROM {table} WHERE id = ANY (ARRAY(SELECT id FROM gone))";
 const PURGE: &str = "
 WITH slice AS MATERIALIZED (
     SELECT o.seq, o.id, o.created_at <= now() - $3 * interval '1 microsecond' AS old
-      FROM {table} AS o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2
+      FROM {table} AS o WHERE o.seq BETWEEN $1 + 1 AND 9223372036854775807 ORDER BY o.seq LIMIT (SELECT $2::bigint)
 ), chosen AS MATERIALIZED (
     SELECT o.id, o.seq
-      FROM slice AS s JOIN {table} AS o ON o.id = s.id JOIN {placed} AS l ON l.lane = o.lane
-      LEFT JOIN {parked_table} AS p ON p.seq = o.seq
-     WHERE s.old AND p.position IS NULL AND {status} = 'delivered'
-     ORDER BY o.seq LIMIT $4 FOR UPDATE OF o SKIP LOCKED
+      FROM {table} AS o JOIN {placed} AS l ON l.lane = o.lane
+     WHERE o.id = ANY (ARRAY(SELECT id FROM slice WHERE old))
+       AND (SELECT true FROM {parked_table} AS p WHERE p.seq = o.seq LIMIT 1) IS NULL AND {status_unparked} = 'delivered'
+     ORDER BY o.seq + 0 LIMIT $4 FOR UPDATE OF o SKIP LOCKED
 ), gone AS (
     DELETE FROM {table} WHERE id = ANY (ARRAY(SELECT id FROM chosen)) RETURNING seq
 )
 SELECT count(*), max(s.seq), count(*) FILTER (WHERE s.old), (SELECT count(*) FROM gone), (SELECT max(seq) FROM gone),
        min(s.seq) FILTER (WHERE s.seq NOT IN (SELECT seq FROM gone)
-                            AND NOT EXISTS (SELECT FROM {parked_table} AS p WHERE p.seq = s.seq))
+                            AND (SELECT true FROM {parked_table} AS p WHERE p.seq = s.seq LIMIT 1) IS NULL)
   FROM slice AS s";
 
 #[derive(Debug)]
 pub(in super::super) struct Statements {
     records: Statement,
-    of_all: Statement,
-    of_dead: Statement,
-    of_chosen: Statement,
+    of: Statement,
+    all: Statement,
+    dead: Statement,
+    its_row: Statement,
     all_by_id: Statement,
     dead_by_id: Statement,
     waiting: Statement,
@@ -146,13 +156,16 @@ impl Statements {
         let statement = |sql| {
             Statement::new(Dialect::Postgres, table, sql)
                 .with("{status}", STATUS)
+                .with("{status_unparked}", STATUS_UNPARKED)
+                .with_rendered("{its_row}", &Statement::new(Dialect::Postgres, table, ITS_ROW))
                 .with_rendered("{placed}", &Statement::new(Dialect::Postgres, table, PLACED))
         };
         Self {
             records: statement(RECORDS).with_columns_of("o", EVENT_COLUMNS),
-            of_all: statement(OF_ALL),
-            of_dead: statement(OF_DEAD),
-            of_chosen: statement(OF_CHOSEN),
+            of: statement(OF),
+            all: statement(ALL),
+            dead: statement(DEAD),
+            its_row: statement(ITS_ROW),
             all_by_id: statement(ALL_BY_ID),
             dead_by_id: statement(DEAD_BY_ID),
             waiting: statement(WAITING),
@@ -202,7 +215,7 @@ pub(in super::super) async fn get(
     id: Uuid,
 ) -> sqlx::Result<Option<Record>> {
     let mut query = QueryBuilder::new(statements.records.text());
-    query.push(statements.of_all.text()).push(" WHERE o.id = ").push_bind(id);
+    query.push(statements.all.text()).push(statements.of.text()).push(" WHERE o.id = ").push_bind(id);
     query.build().fetch_optional(pool).await?.map(|row| read_record(&row)).transpose()
 }
 
@@ -218,16 +231,16 @@ pub(in super::super) async fn list(
     let mut id = "id";
     match filter.status {
         Some(Status::Dead) => {
-            query.push(statements.of_dead.text());
+            query.push(statements.dead.text());
             id = "parked_id";
         }
         Some(Status::Pending | Status::Processing) => {
             query.push(" FROM (");
             push_open(&mut query, statements, &place(pool, statements).await?, None);
-            query.push(statements.of_chosen.text());
+            query.push(") AS o").push(statements.of.text());
         }
         Some(Status::Delivered) | None => {
-            query.push(statements.of_all.text());
+            query.push(statements.all.text()).push(statements.of.text());
         }
     }
     query.push(") AS r WHERE true");
@@ -257,7 +270,7 @@ pub(in super::super) async fn count(
             query.push(statements.one.text()).push_bind(id);
         }
         (None, Some(Status::Dead)) => {
-            query.push(statements.dead_by_id.text()).push(" LIMIT ").push_bind(most);
+            push_rows_of(&mut query, statements, &statements.dead_by_id, Some(most));
         }
         (None, Some(Status::Pending | Status::Processing)) => {
             push_open(&mut query, statements, &place(pool, statements).await?, Some(most));
@@ -266,7 +279,7 @@ pub(in super::super) async fn count(
             query.push(statements.all_by_id.text()).push(" LIMIT ").push_bind(most);
         }
     }
-    query.push(statements.of_chosen.text()).push(") AS looked_at");
+    query.push(") AS o").push(statements.of.text()).push(") AS looked_at");
     let row = query.build().persistent(false).fetch_one(pool).await?;
     Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
 }
@@ -284,7 +297,7 @@ pub(in super::super) async fn stats(pool: &PgPool, statements: &Statements, cap:
     );
     query.push(statements.records.text()).push(" FROM (");
     push_open(&mut query, statements, &place(pool, statements).await?, Some(most));
-    query.push(statements.of_chosen.text()).push(") AS open");
+    query.push(") AS o").push(statements.of.text()).push(") AS open");
     let row = query.build().persistent(false).fetch_one(pool).await?;
     let open: i64 = row.try_get(0)?;
     Ok(Stats {
@@ -313,7 +326,7 @@ pub(in super::super) async fn replay(
     let found = found.fetch_all(&mut *tx).await?;
     let dead = lock_lanes(&mut tx, statements, found).await?;
     sqlx::query(statements.stream_admin.replay.sql()).bind(&dead.positions).execute(&mut *tx).await?;
-    promote(&mut tx, statements, &dead).await?;
+    park::promote(&mut tx, &statements.stream.park, &dead.keys).await?;
     tx.commit().await?;
     Ok(dead.positions.len() as u64)
 }
@@ -332,7 +345,7 @@ pub(in super::super) async fn discard(
     let mut tx = pool.begin().await?;
     let found = sqlx::query_as(statements.stream_admin.lock_dead.sql()).bind(sequences);
     let found = found.fetch_all(&mut *tx).await?;
-    delete_dead(pool, tx, statements, found).await
+    delete_dead(tx, statements, found).await
 }
 
 /// Rows past their retention are deleted: delivered ones by the time they were written.
@@ -350,7 +363,7 @@ pub(in super::super) async fn purge(
                 .bind(micros(purge.older_than))
                 .bind(i64::from(purge.limit));
             let found = found.fetch_all(&mut *tx).await?;
-            delete_dead(pool, tx, statements, found).await
+            delete_dead(tx, statements, found).await
         }
     }
 }
@@ -406,17 +419,27 @@ async fn place(pool: &PgPool, statements: &Statements) -> sqlx::Result<Place> {
     Ok(Place { floor: row.try_get(0)?, next: row.try_get(1)?, running: row.try_get(2)? })
 }
 
-/// The sequences of what is neither delivered nor dead, and of some that were delivered since.
+/// The rows of what is neither delivered nor dead, and some that were delivered since.
 fn push_open(query: &mut QueryBuilder<Postgres>, statements: &Statements, place: &Place, most: Option<i64>) {
-    query.push("SELECT seq FROM ((").push(statements.waiting.text());
-    push_limit(query, most);
-    query.push(") UNION ALL (").push(statements.unread.text()).push("<= ").push_bind(place.floor);
+    query.push("SELECT * FROM ((");
+    push_rows_of(query, statements, &statements.waiting, most);
+    query
+        .push(") UNION ALL (")
+        .push(statements.unread.text())
+        .push("-9223372036854775807 AND ")
+        .push_bind(place.floor);
     query.push(" AND o.xid = ANY (").push_bind(place.running.clone()).push("::text[]::xid8[])");
     push_limit(query, most);
-    query.push(") UNION ALL (").push(statements.unread.text()).push("<= ").push_bind(place.floor);
-    query.push(" AND o.xid >= ").push_bind(place.next.clone()).push("::text::xid8");
+    query
+        .push(") UNION ALL (")
+        .push(statements.unread.text())
+        .push("-9223372036854775807 AND ")
+        .push_bind(place.floor);
+    query.push(" AND o.xid BETWEEN ").push_bind(place.next.clone());
+    query.push("::text::xid8 AND '9223372036854775807'::xid8");
     push_limit(query, most);
-    query.push(") UNION ALL (").push(statements.unread.text()).push("> ").push_bind(place.floor);
+    query.push(") UNION ALL (").push(statements.unread.text()).push_bind(place.floor);
+    query.push(" + 1 AND 9223372036854775807");
     if most.is_some() {
         query.push(" ORDER BY o.seq");
     }
@@ -425,16 +448,29 @@ fn push_open(query: &mut QueryBuilder<Postgres>, statements: &Statements, place:
     push_limit(query, most);
 }
 
+/// The rows of what is parked.
+fn push_rows_of(
+    query: &mut QueryBuilder<Postgres>,
+    statements: &Statements,
+    parked: &Statement,
+    most: Option<i64>,
+) {
+    query.push("SELECT o.* FROM (").push(parked.text());
+    push_limit(query, most);
+    query.push(") AS p CROSS JOIN ").push(statements.its_row.text());
+}
+
 fn push_limit(query: &mut QueryBuilder<Postgres>, most: Option<i64>) {
     if let Some(most) = most {
-        query.push(" LIMIT ").push_bind(most);
+        // Not known to the planner, which would sort all that it takes for few rows.
+        query.push(" LIMIT (SELECT ").push_bind(most).push(")");
     }
 }
 
 /// The sequences of dead events that fit, oldest first.
 async fn dead(pool: &PgPool, statements: &Statements, filter: &Filter, limit: u32) -> sqlx::Result<Vec<i64>> {
     let mut query = QueryBuilder::new("SELECT seq FROM (");
-    query.push(statements.records.text()).push(statements.of_dead.text()).push(") AS r WHERE true");
+    query.push(statements.records.text()).push(statements.dead.text()).push(") AS r WHERE true");
     push_filter(&mut query, filter);
     query.push(" ORDER BY parked_id LIMIT ").push_bind(i64::from(limit));
     query.build_query_scalar().persistent(false).fetch_all(pool).await
@@ -458,7 +494,6 @@ async fn lock_lanes(
 }
 
 async fn delete_dead(
-    pool: &PgPool,
     mut tx: Transaction<'static, Postgres>,
     statements: &super::super::Statements,
     found: Vec<(i64, i16, String)>,
@@ -466,32 +501,11 @@ async fn delete_dead(
     if found.is_empty() {
         return Ok(0);
     }
-    let dead = lock_lanes(&mut tx, statements, found.clone()).await?;
-    sqlx::query(statements.stream_admin.discard.sql()).bind(&dead.positions).execute(&mut *tx).await?;
-    promote(&mut tx, statements, &dead).await?;
-    tx.commit().await?;
-    // Who waited for a lane with an event to be parked there still sees what has gone, and puts it behind that.
-    let mut tx = pool.begin().await?;
     let dead = lock_lanes(&mut tx, statements, found).await?;
-    promote(&mut tx, statements, &dead).await?;
+    sqlx::query(statements.stream_admin.discard.sql()).bind(&dead.positions).execute(&mut *tx).await?;
+    park::promote(&mut tx, &statements.stream.park, &dead.keys).await?;
     tx.commit().await?;
     Ok(dead.positions.len() as u64)
-}
-
-/// Lets the first of each of their aggregates come up.
-async fn promote(
-    tx: &mut Transaction<'static, Postgres>,
-    statements: &super::super::Statements,
-    dead: &Locked,
-) -> sqlx::Result<()> {
-    let none: [i64; 0] = [];
-    sqlx::query(statements.stream.park.promote.sql())
-        .bind(&dead.keys)
-        .bind(none.as_slice())
-        .bind(none.as_slice())
-        .execute(&mut **tx)
-        .await
-        .map(drop)
 }
 
 fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &Filter) {

@@ -16,23 +16,26 @@ const BLOCKED: &str = "
 SELECT o.namespace, o.aggregate_type, o.aggregate_id, p.lane, p.id, p.topic, coalesce(p.last_error, ''), p.settled_at,
        (SELECT count(*) FROM (SELECT FROM {parked_table} AS w
                                WHERE w.key = p.key AND w.position > p.position LIMIT $2 + 1) AS waiting)
-  FROM {parked_table} AS p JOIN {table} AS o ON o.id = p.id
+  FROM {parked_table} AS p CROSS JOIN LATERAL (SELECT * FROM {table} AS e WHERE e.id = p.id OFFSET 0) AS o
  WHERE p.outcome = 'dead' AND p.blocks AND o.aggregate_id IS NOT NULL
  ORDER BY p.settled_at, p.position LIMIT $1";
 
-// $1 how many rows are looked at. Rows of transactions that ended late are few and not looked for.
+// $1 how many rows are looked at. Rows of transactions that ended late are few and not looked for. The bound that says nothing,
+// and the limit that the planner does not know, let it think of the index alone.
 const LAG: &str = "
 WITH looked_at AS (
     SELECT o.lane, o.created_at, o.xid, o.seq FROM {table} AS o
-     WHERE o.seq > (SELECT min(CASE WHEN recover IS NULL THEN greatest(base_seq, after_seq) ELSE after_seq END) FROM {placed} AS l)
-     ORDER BY o.seq LIMIT $1 + 1
+     WHERE o.seq BETWEEN 1 + (SELECT min(CASE WHEN recover IS NULL THEN greatest(base_seq, after_seq) ELSE after_seq END)
+                                FROM {placed} AS l)
+                     AND 9223372036854775807
+     ORDER BY o.seq LIMIT (SELECT $1 + 1)
 ), unread AS (
     SELECT o.lane, count(*) AS n, min(o.created_at) AS oldest
       FROM looked_at AS o JOIN {placed} AS l ON l.lane = o.lane
      WHERE NOT (o.seq <= l.anchor_seq AND (l.recover IS NULL OR o.seq <= l.after_seq))
        AND NOT (o.seq > l.anchor_seq AND pg_visible_in_snapshot(o.xid, l.base))
        AND NOT (l.target IS NOT NULL AND o.seq <= l.after_seq AND pg_visible_in_snapshot(o.xid, l.target))
-       AND NOT EXISTS (SELECT FROM {parked_table} AS p WHERE p.seq = o.seq)
+       AND (SELECT true FROM {parked_table} AS p WHERE p.seq = o.seq LIMIT 1) IS NULL
      GROUP BY o.lane
 ), waits AS (
     SELECT p.lane, count(*) AS n, count(*) FILTER (WHERE p.outcome = 'dead' AND p.blocks AND p.key <> p.id::text) AS blocked

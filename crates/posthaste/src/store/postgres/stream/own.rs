@@ -1,7 +1,7 @@
 //! Owning lanes: who lives, which lanes are whose, and taking and giving them up.
 
 use super::super::session::CLASS_PRESENCE;
-use super::{PostgresStream, fences, lanes, numbers};
+use super::{PostgresStream, fences, lanes, numbers, park};
 use crate::error::Result;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
@@ -191,12 +191,7 @@ async fn take_once(
         sqlx::query(stream.statements.stream.own.unnote.sql()).bind(&going_on).execute(&mut *tx).await?;
     }
     if !keys.is_empty() {
-        sqlx::query(stream.statements.stream.park.promote.sql())
-            .bind(&keys)
-            .bind(Vec::<i64>::new())
-            .bind(Vec::<i64>::new())
-            .execute(&mut *tx)
-            .await?;
+        park::promote(&mut tx, &stream.statements.stream.park, &keys).await?;
     }
     tx.commit().await?;
     Ok(taken.into_iter().map(|(lane, fence, _)| Hold { lane: lane as u16, fence }).collect())

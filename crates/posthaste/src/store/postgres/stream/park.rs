@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use sqlx::Row as _;
 use sqlx::postgres::PgRow;
+use sqlx::{Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
 use super::super::{EVENT_COLUMNS, decode};
@@ -42,8 +42,10 @@ WITH said AS (
       FROM said AS s WHERE s.lane IN (SELECT lane FROM held)
      ORDER BY s.n
     ON CONFLICT (seq) DO NOTHING
+    RETURNING key, due IS NULL AND outcome IS NULL AS behind
 )
-SELECT DISTINCT lane FROM said WHERE lane NOT IN (SELECT lane FROM held)";
+SELECT key, NULL::smallint FROM parked WHERE behind
+UNION SELECT NULL, lane FROM said WHERE lane NOT IN (SELECT lane FROM held)";
 
 // $1 and $2 lanes and fences, $3 limit, $4 whether a suspect may be among them, $5 topics.
 const CLAIM: &str = "
@@ -171,7 +173,7 @@ pub(in super::super) struct Statements {
     claimed: Statement,
     forget: Statement,
     settle: Statement,
-    pub(super) promote: Statement,
+    promote: Statement,
     repair: Statement,
     has_parked: Statement,
 }
@@ -216,8 +218,11 @@ pub(super) async fn park(stream: &PostgresStream, parks: &[Park]) -> Result<Vec<
     }
 }
 
+// Who waited for a lane still sees what an operator discarded meanwhile, and puts an event behind that: whether it is the
+// first of its aggregate is asked again, with the lane in hand.
 async fn park_once(stream: &PostgresStream, parks: &[Park]) -> sqlx::Result<Vec<u16>> {
-    let refused: Vec<i16> = sqlx::query_scalar(stream.statements.stream.park.park.sql())
+    let mut tx = stream.pool.begin().await?;
+    let parked: Vec<(Option<String>, Option<i16>)> = sqlx::query_as(stream.statements.stream.park.park.sql())
         .bind(parks.iter().map(|park| park.hold.lane as i16).collect::<Vec<_>>())
         .bind(parks.iter().map(|park| park.hold.fence).collect::<Vec<_>>())
         .bind(parks.iter().map(|park| park.sequence).collect::<Vec<_>>())
@@ -228,9 +233,26 @@ async fn park_once(stream: &PostgresStream, parks: &[Park]) -> sqlx::Result<Vec<
         .bind(parks.iter().map(|park| park.error.as_deref().map(stored_error)).collect::<Vec<_>>())
         .bind(parks.iter().map(|park| wait_code(park.wait)).collect::<Vec<_>>())
         .bind(parks.iter().map(|park| wait_delay(park.wait)).collect::<Vec<_>>())
-        .fetch_all(&stream.pool)
+        .fetch_all(&mut *tx)
         .await?;
-    Ok(refused.into_iter().map(|lane| lane as u16).collect())
+    let behind: Vec<String> = parked.iter().filter_map(|(key, _)| key.clone()).collect();
+    if !behind.is_empty() {
+        promote(&mut tx, &stream.statements.stream.park, &behind).await?;
+    }
+    tx.commit().await?;
+    Ok(parked.iter().filter_map(|(_, lane)| lane.map(|lane| lane as u16)).collect())
+}
+
+/// Lets the first of each of these aggregates come up.
+pub(super) async fn promote(
+    tx: &mut Transaction<'static, Postgres>,
+    statements: &Statements,
+    keys: &[String],
+) -> sqlx::Result<()> {
+    let none: [i64; 0] = [];
+    let promote =
+        sqlx::query(statements.promote.sql()).bind(keys).bind(none.as_slice()).bind(none.as_slice());
+    promote.execute(&mut **tx).await.map(drop)
 }
 
 pub(super) async fn claim_parked(stream: &PostgresStream, claim: &ParkedClaim<'_>) -> Result<Vec<Parked>> {
@@ -268,12 +290,7 @@ async fn claim_once(stream: &PostgresStream, claim: &ParkedClaim<'_>) -> sqlx::R
             .bind(&without_event)
             .fetch_all(&mut *tx)
             .await?;
-        sqlx::query(stream.statements.stream.park.promote.sql())
-            .bind(&keys)
-            .bind(Vec::<i64>::new())
-            .bind(Vec::<i64>::new())
-            .execute(&mut *tx)
-            .await?;
+        promote(&mut tx, &stream.statements.stream.park, &keys).await?;
         tx.commit().await?;
     }
     parked.sort_by_key(|(n, _)| *n);

@@ -10,7 +10,7 @@ use posthaste::{Admin, Event};
 use uuid::Uuid;
 
 use crate::harness::owner::AN_HOUR;
-use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event};
+use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event, until};
 
 conformance_sql_by_kind!(
     rt6_an_event_is_seen_through_its_life,
@@ -30,6 +30,8 @@ conformance_sql_by_kind!(
 // Elsewhere rows have a time of their delivery, and none lie below others that were read.
 databases!(hk1_a_row_of_a_long_transaction_is_purged_once_it_is_delivered, by_kind: postgres Postgres);
 databases!(hk1_a_purge_does_not_begin_anew_with_every_batch, by_kind: postgres Postgres);
+// Elsewhere a statement sees what was committed while it waited.
+databases!(sm2_an_event_is_not_stuck_behind_a_discard_that_its_parking_waited_for, by_kind: postgres Postgres);
 
 async fn stream(kind: Kind, lanes: u16) -> Db {
     Db::with(kind, Setup { mode: Some(Mode::stream(lanes).unwrap()), ..Setup::default() }).await
@@ -324,6 +326,39 @@ async fn sm2_an_event_parked_while_the_one_before_it_is_discarded_is_not_stuck(k
         owner.finish(page.number, &[], Keep::Delivered).await;
         assert_eq!(drain(&owner).await, [ids[1]]);
     }
+    db.drop_everything().await;
+}
+
+async fn sm2_an_event_is_not_stuck_behind_a_discard_that_its_parking_waited_for(kind: Kind) {
+    let db = stream(kind, 1).await;
+    let mut owner = Owner::of(&db).await;
+    let ids = of(&db, "a", 2).await;
+    let page = owner.read(10).await;
+    let row = |id: Uuid| page.rows.iter().find(|row| row.id == id).unwrap();
+    owner.park(&[(row(ids[0]), Wait::Dead { blocks: true })], 1, Some("no")).await;
+    let mut holder = db.begin().await;
+    holder.execute("UPDATE outbox_lanes SET present = present").await.unwrap();
+    let holder_pid = holder.number("SELECT pg_backend_pid()::bigint").await.unwrap();
+    let blocked_by = |pids: String| {
+        format!("SELECT count(*) FROM pg_stat_activity WHERE pg_blocking_pids(pid) && ARRAY({pids})")
+    };
+    let first = format!("SELECT {holder_pid}::int");
+    let second = format!("SELECT pid FROM pg_stat_activity WHERE {holder_pid} = ANY (pg_blocking_pids(pid))");
+    let (waits, waits_for_it) = (blocked_by(first), blocked_by(second));
+    let filter = Filter::dead();
+    let discard = db.store().discard(&filter, 10);
+    let parking = async {
+        until("the discard waits for the lane", async || db.number(waits.clone()).await == 1).await;
+        let (behind, release) = ([(row(ids[1]), Wait::Behind)], async {
+            until("the parking waits behind it", async || db.number(waits_for_it.clone()).await == 1).await;
+            holder.rollback().await;
+        });
+        tokio::join!(owner.park(&behind, 0, None), release);
+    };
+    let (discarded, ()) = tokio::join!(discard, parking);
+    assert_eq!(discarded.unwrap(), 1);
+    owner.finish(page.number, &[], Keep::Delivered).await;
+    assert_eq!(drain(&owner).await, [ids[1]]);
     db.drop_everything().await;
 }
 
