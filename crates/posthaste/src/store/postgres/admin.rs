@@ -56,15 +56,14 @@ pub(super) async fn count(
         query.push(" AND id = ").push_bind(id);
     }
     query.push(match filter.status {
-        Some(Status::Pending | Status::Processing) => {
-            " AND outcome IS NULL ORDER BY available_at, seq LIMIT "
-        }
-        Some(Status::Dead) => " AND outcome = 'dead' ORDER BY id LIMIT ",
+        Some(Status::Pending | Status::Processing) => " AND outcome IS NULL ORDER BY available_at, seq",
+        Some(Status::Dead) => " AND outcome = 'dead' ORDER BY id",
         // Looked at in the order of the primary key, whatever they are: where few rows are delivered, finding
         // those would mean going through all others.
-        Some(Status::Delivered) | None => " ORDER BY id LIMIT ",
+        Some(Status::Delivered) | None => " ORDER BY id",
     });
-    query.push_bind(i64::from(cap) + 1).push(") AS looked_at");
+    push_limit(&mut query, i64::from(cap) + 1);
+    query.push(") AS looked_at");
     let row = query.build().fetch_one(pool).await?;
     Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
 }
@@ -83,10 +82,9 @@ pub(super) async fn stats(pool: &PgPool, table: &TableName, cap: u32) -> sqlx::R
     query.push(", (SELECT (extract(epoch FROM now() - available_at) * 1000000)::bigint FROM ").push(&table);
     query.push(" WHERE outcome IS NULL AND available_at <= now() ORDER BY available_at, seq LIMIT 1)");
     query.push(" FROM (SELECT locked_until FROM ").push(&table);
-    query
-        .push(" WHERE outcome IS NULL ORDER BY available_at, seq LIMIT ")
-        .push_bind(i64::from(cap) + 1)
-        .push(") AS open");
+    query.push(" WHERE outcome IS NULL ORDER BY available_at, seq");
+    push_limit(&mut query, i64::from(cap) + 1);
+    query.push(") AS open");
     let row = query.build().fetch_one(pool).await?;
     let (open, processing): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     Ok(Stats {
@@ -97,6 +95,11 @@ pub(super) async fn stats(pool: &PgPool, table: &TableName, cap: u32) -> sqlx::R
             .try_get::<Option<i64>, _>(3)?
             .map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())),
     })
+}
+
+/// A limit that the planner does not know: see decision 22.
+pub(super) fn push_limit(query: &mut QueryBuilder<Postgres>, most: i64) {
+    query.push(" LIMIT (SELECT ").push_bind(most).push(")");
 }
 
 /// Dead rows become pending, their error kept.
@@ -135,7 +138,8 @@ pub(super) async fn purge(pool: &PgPool, table: &TableName, purge: Purge) -> sql
         Ending::Dead => " WHERE outcome = 'dead'",
     });
     query.push(" AND settled_at <= now() - ").push_bind(micros(purge.older_than));
-    query.push(" * interval '1 microsecond' ORDER BY settled_at LIMIT ").push_bind(i64::from(purge.limit));
+    query.push(" * interval '1 microsecond' ORDER BY settled_at");
+    push_limit(&mut query, i64::from(purge.limit));
     query.push(" FOR UPDATE SKIP LOCKED))");
     Ok(query.build().execute(pool).await?.rows_affected())
 }

@@ -20,7 +20,7 @@ const RECORD: &str = "INSERT INTO {table} (consumer, event_id) VALUES ($1, $2) O
 const PURGE: &str = "
 DELETE FROM {table} WHERE ctid = ANY (ARRAY (
     SELECT ctid FROM {table} WHERE received_at <= now() - $1 * interval '1 microsecond'
-     ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED))";
+     ORDER BY received_at LIMIT (SELECT $2::bigint) FOR UPDATE SKIP LOCKED))";
 
 /// An inbox table; the other client libraries execute the same statement.
 #[derive(Debug, Clone)]

@@ -16,7 +16,7 @@ use crate::store::statement::Statement;
 use crate::store::{Buried, Claim, Claimed, ClaimedBatch, Dialect, Keep, Lease, Mark, Settlement, TableName};
 
 // $1 holder, $2 lease, $3 limit, $4 attempt limit, $5 attempt limits by topic, $6 why a spent row is dead that left no error,
-// $7 and $8 the mark, then the topics. A row is spent when it has no attempt left; the first attempt always is.
+// $7 and $8 the mark, then the topics. The planner does not know the limit: see decision 22. A row is spent when it has no attempt left; the first attempt always is.
 const CLAIM: &str = "
 UPDATE {table} AS o
    SET attempts     = CASE WHEN {spent} THEN o.attempts ELSE o.attempts + 1 END,
@@ -35,7 +35,7 @@ UPDATE {table} AS o
           {after}
           {topics}
         ORDER BY available_at, seq
-        LIMIT $3
+        LIMIT (SELECT $3::bigint)
           FOR UPDATE SKIP LOCKED))
    AND {unsynced}
 RETURNING {columns}, seq, attempts, created_at, outcome, last_error";

@@ -47,7 +47,7 @@ const UNLOCK_ALL: &str = "SELECT pg_advisory_unlock_all() WHERE pg_backend_pid()
 const ABSENT: &str = "
 SELECT DISTINCT split_part(f.locked_by, '#', 1)
   FROM (SELECT locked_by, locked_until FROM {table}
-         WHERE outcome IS NULL ORDER BY available_at, seq LIMIT 10000) AS f
+         WHERE outcome IS NULL ORDER BY available_at, seq LIMIT (SELECT 10000)) AS f
  WHERE f.locked_until > now() AND f.locked_by LIKE '%~#%'
    AND {absent}";
 
@@ -58,7 +58,7 @@ UPDATE {table}
  WHERE id = ANY (ARRAY (
        SELECT o.id
          FROM (SELECT id, locked_by, locked_until FROM {table}
-                WHERE outcome IS NULL ORDER BY available_at, seq LIMIT 10000) AS f
+                WHERE outcome IS NULL ORDER BY available_at, seq LIMIT (SELECT 10000)) AS f
          JOIN {table} AS o ON o.id = f.id AND o.locked_by = f.locked_by
         WHERE f.locked_until > now() AND f.locked_by LIKE '%~#%'
           AND split_part(f.locked_by, '#', 1) = ANY ($2::text[])

@@ -10,7 +10,11 @@ use posthaste::{Backend, Hook, Inbox, Outbox};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
-use sqlx::{AssertSqlSafe, Executor, MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
+use sqlx::{
+    AssertSqlSafe, Connection, Executor, MySql, MySqlPool, PgConnection, PgPool, Pool, Postgres, Sqlite,
+    SqlitePool,
+};
+
 use uuid::Uuid;
 
 use super::private::PrivateServer;
@@ -122,6 +126,16 @@ impl Db {
     pub async fn on_with(server: &PrivateServer, setup: Setup) -> Self {
         let mode = setup.mode;
         Self::at(server.url(), server.kind(), setup).await.migrated(mode).await
+    }
+
+    /// The same in a database of its own on that PostgreSQL server: what holds back the cleaning of the others is none of
+    /// its business.
+    pub async fn beside(server: &PrivateServer, database: &str, setup: Setup) -> Self {
+        let mut admin = PgConnection::connect(&server.url()).await.unwrap();
+        admin.execute(AssertSqlSafe(format!("CREATE DATABASE {database}"))).await.unwrap();
+        admin.close().await.unwrap();
+        let mode = setup.mode;
+        Self::at(server.url_of(database), server.kind(), setup).await.migrated(mode).await
     }
 
     /// One that was made elsewhere and moved to a server of the test's own.

@@ -82,8 +82,16 @@ impl PrivateServer {
     /// Where a user who may do everything finds it.
     pub fn url(&self) -> String {
         match self.site.kind {
-            Kind::Postgres => format!("postgres://posthaste@127.0.0.1:{}/postgres", self.port),
-            _ => format!("mysql://root@127.0.0.1:{}/mysql", self.port),
+            Kind::Postgres => self.url_of("postgres"),
+            _ => self.url_of("mysql"),
+        }
+    }
+
+    /// Where this database of it is.
+    pub fn url_of(&self, database: &str) -> String {
+        match self.site.kind {
+            Kind::Postgres => format!("postgres://posthaste@127.0.0.1:{}/{database}", self.port),
+            _ => format!("mysql://root@127.0.0.1:{}/{database}", self.port),
         }
     }
 

@@ -2,8 +2,8 @@
 
 mod cost;
 mod durability;
+mod never_analysed;
 mod session;
 mod stream;
-mod stream_cost;
 mod stream_moved;
 mod wake;

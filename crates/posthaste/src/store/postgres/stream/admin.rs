@@ -11,6 +11,7 @@ use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{Postgres, QueryBuilder, Row, Transaction};
 use uuid::Uuid;
 
+use super::super::admin::push_limit;
 use super::super::{EVENT_COLUMNS, PLACED, decode};
 use super::park;
 use crate::store::filter::like_pattern;
@@ -429,7 +430,7 @@ fn push_open(query: &mut QueryBuilder<Postgres>, statements: &Statements, place:
         .push("-9223372036854775807 AND ")
         .push_bind(place.floor);
     query.push(" AND o.xid = ANY (").push_bind(place.running.clone()).push("::text[]::xid8[])");
-    push_limit(query, most);
+    push_most(query, most);
     query
         .push(") UNION ALL (")
         .push(statements.unread.text())
@@ -437,15 +438,15 @@ fn push_open(query: &mut QueryBuilder<Postgres>, statements: &Statements, place:
         .push_bind(place.floor);
     query.push(" AND o.xid BETWEEN ").push_bind(place.next.clone());
     query.push("::text::xid8 AND '9223372036854775807'::xid8");
-    push_limit(query, most);
+    push_most(query, most);
     query.push(") UNION ALL (").push(statements.unread.text()).push_bind(place.floor);
     query.push(" + 1 AND 9223372036854775807");
     if most.is_some() {
         query.push(" ORDER BY o.seq");
     }
-    push_limit(query, most);
+    push_most(query, most);
     query.push(")) AS open");
-    push_limit(query, most);
+    push_most(query, most);
 }
 
 /// The rows of what is parked.
@@ -456,14 +457,13 @@ fn push_rows_of(
     most: Option<i64>,
 ) {
     query.push("SELECT o.* FROM (").push(parked.text());
-    push_limit(query, most);
+    push_most(query, most);
     query.push(") AS p CROSS JOIN ").push(statements.its_row.text());
 }
 
-fn push_limit(query: &mut QueryBuilder<Postgres>, most: Option<i64>) {
+fn push_most(query: &mut QueryBuilder<Postgres>, most: Option<i64>) {
     if let Some(most) = most {
-        // Not known to the planner, which would sort all that it takes for few rows.
-        query.push(" LIMIT (SELECT ").push_bind(most).push(")");
+        push_limit(query, most);
     }
 }
 

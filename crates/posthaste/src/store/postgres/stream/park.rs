@@ -56,7 +56,7 @@ WITH said AS (
        FROM {parked_table} AS p
       WHERE p.due <= now() AND p.claimed IS NULL AND p.outcome IS NULL AND NOT p.suspect
         AND p.lane IN (SELECT lane FROM held) {topics} AND {first}
-      ORDER BY p.due, p.position LIMIT $3)
+      ORDER BY p.due, p.position LIMIT (SELECT $3::bigint))
     UNION ALL
     (SELECT p.position, p.key, p.due, false
        FROM {parked_table} AS p

@@ -1,0 +1,177 @@
+//! Whatever is done to a table goes by its indexes, even where the planner knows nothing of it.
+//!
+//! Rows of the contract: RE1, OP6, SM3.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use posthaste::store::stream::Wait;
+use posthaste::store::{Claim, Ending, Filter, Keep, Mode, Page, PostgresStore, Purge, Status, Store};
+use posthaste::{Admin, Error};
+use sqlx::PgPool;
+use sqlx::postgres::PgPoolOptions;
+
+use crate::harness::database::Handle;
+use crate::harness::statements::texts;
+use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event, worker};
+
+const KEPT: u64 = 100_000;
+/// A purge looks at some thousands at once.
+const SLICES: i64 = 10_000;
+
+/// A stream with many delivered rows, which was never analysed; some wait, some are dead, some are not read yet.
+async fn never_analysed() -> Db {
+    let db =
+        Db::with(Kind::Postgres, Setup { mode: Some(Mode::stream(2).unwrap()), ..Setup::default() }).await;
+    for table in ["outbox", "outbox_parked", "outbox_lanes", "outbox_places"] {
+        db.execute(format!("ALTER TABLE {table} SET (autovacuum_enabled = off)")).await.unwrap();
+    }
+    db.execute(format!(
+        "INSERT INTO outbox (topic, payload) SELECT 'kept', '1' FROM generate_series(1, {KEPT})"
+    ))
+    .await
+    .unwrap();
+    db.deliver_all().await;
+    enqueue(&db, "poison", 10).await;
+    let mut owner = Owner::of(&db).await;
+    let page = owner.read(1000).await;
+    let wait = |n| if n == 0 { Wait::Dead { blocks: true } } else { Wait::Behind };
+    let waits: Vec<_> = page.rows.iter().enumerate().map(|(n, row)| (row, wait(n))).collect();
+    owner.park(&waits, 1, Some("no")).await;
+    owner.finish(page.number, &[], Keep::Delivered).await;
+    owner.end().await;
+    enqueue(&db, "unread", 10).await;
+    db
+}
+
+async fn enqueue(db: &Db, aggregate: &str, events: u64) {
+    let events: Vec<_> =
+        (0..events).map(|n| event("a", n).aggregate("order", aggregate).build().unwrap()).collect();
+    let mut tx = db.begin().await;
+    tx.enqueue_all(db, events).await.unwrap();
+    tx.commit().await;
+}
+
+/// A store with one connection, which counts the rows it reads.
+struct Counting {
+    one: PgPool,
+    store: Arc<dyn Store>,
+    too_many: Vec<String>,
+}
+
+impl Counting {
+    async fn new(db: &Db) -> Self {
+        let Handle::Postgres(sql) = db.handle() else { panic!("PostgreSQL only") };
+        let options = sql.pool.connect_options().as_ref().clone();
+        let one = PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
+        let store: Arc<dyn Store> = Arc::new(PostgresStore::new(one.clone(), "outbox".parse().unwrap()));
+        Self { one, store, too_many: Vec::new() }
+    }
+
+    fn admin(&self) -> Admin {
+        Admin::new(Arc::clone(&self.store))
+    }
+
+    /// Rows of the table that the connection has read in its transaction.
+    async fn rows_read(&self) -> i64 {
+        let read = "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
+                     WHERE relid = to_regclass('outbox')";
+        sqlx::query_scalar(read).fetch_one(&self.one).await.unwrap()
+    }
+
+    /// Notes what reads more rows than it should.
+    async fn reads(&mut self, what: &str, most: i64, done: impl Future<Output = Result<(), Error>>) {
+        // What the connection does from here on it does in one transaction, which counts.
+        sqlx::query("BEGIN").execute(&self.one).await.unwrap();
+        let before = self.rows_read().await;
+        done.await.unwrap();
+        let read = self.rows_read().await - before;
+        sqlx::query("ROLLBACK").execute(&self.one).await.unwrap();
+        println!("{what}: {read} rows read");
+        if read > most {
+            self.too_many.push(format!("{what}: {read} instead of {most}"));
+        }
+    }
+
+    async fn done(self) {
+        assert!(self.too_many.is_empty(), "too many rows were read: {:?}", self.too_many);
+        self.one.close().await;
+    }
+}
+
+#[tokio::test]
+async fn op6_looking_at_a_stream_that_was_never_analysed_reads_no_more_than_it_shows() {
+    let db = never_analysed().await;
+    let mut counting = Counting::new(&db).await;
+    let (admin, store) = (counting.admin(), Arc::clone(&counting.store));
+    let pending = Filter::status(Status::Pending);
+    let first = Page::first(10);
+    admin.status().await.unwrap();
+    counting.reads("status", 100, async { admin.status().await.map(drop) }).await;
+    counting.reads("lanes", 100, async { admin.lanes().await.map(drop) }).await;
+    counting.reads("blocked", 100, async { admin.blocked(10).await.map(drop) }).await;
+    counting.reads("pending", 100, async { admin.list(&pending, first).await.map(drop) }).await;
+    counting.reads("how many are pending", 100, async { admin.count(&pending).await.map(drop) }).await;
+    counting.reads("dead", 100, async { admin.list(&Filter::dead(), first).await.map(drop) }).await;
+    counting.reads("the newest", 100, async { admin.list(&Filter::default(), first).await.map(drop) }).await;
+    counting.reads("a purge of nothing", SLICES, async { store.purge(old()).await.map(drop) }).await;
+    counting.done().await;
+    db.drop_everything().await;
+}
+
+#[tokio::test]
+async fn op6_a_backlog_that_was_never_analysed_is_claimed_and_counted_by_the_index_until_there_are_enough() {
+    let db = Db::new(Kind::Postgres).await;
+    db.execute("ALTER TABLE outbox SET (autovacuum_enabled = off)").await.unwrap();
+    db.execute(format!(
+        "INSERT INTO outbox (topic, payload) SELECT 'new', '1' FROM generate_series(1, {KEPT})"
+    ))
+    .await
+    .unwrap();
+    let mut counting = Counting::new(&db).await;
+    let (admin, store) = (counting.admin(), Arc::clone(&counting.store));
+    let pending = Filter::status(Status::Pending);
+    let claim = Claim::by(worker()).limit(500).lease(MINUTE);
+    admin.status().await.unwrap();
+    // Its rows are found, locked and updated.
+    counting.reads("a claim", 1500, async { store.claim(&claim).await.map(drop) }).await;
+    counting.reads("status", 20_010, async { admin.status().await.map(drop) }).await;
+    counting.reads("how many are pending", 10_001, async { admin.count(&pending).await.map(drop) }).await;
+    counting.reads("absent workers", 10_000, async { store.absent_workers().await.map(drop) }).await;
+    counting.reads("a purge of nothing", 0, async { store.purge(old()).await.map(drop) }).await;
+    db.execute("UPDATE outbox SET outcome = 'delivered', settled_at = now() - interval '2 hours'")
+        .await
+        .unwrap();
+    counting.reads("a purge", 300, async { store.purge(old()).await.map(drop) }).await;
+    counting.done().await;
+    db.drop_everything().await;
+}
+
+fn old() -> Purge {
+    Purge { ending: Ending::Delivered, older_than: Duration::from_secs(3600), limit: 100 }
+}
+
+#[tokio::test]
+async fn sm3_a_page_of_a_backlog_that_was_never_analysed_is_read_by_the_index_until_it_is_full() {
+    let db =
+        Db::with(Kind::Postgres, Setup { mode: Some(Mode::stream(2).unwrap()), ..Setup::default() }).await;
+    db.execute("ALTER TABLE outbox SET (autovacuum_enabled = off)").await.unwrap();
+    let mut owner = Owner::of(&db).await;
+    db.execute(format!(
+        "INSERT INTO outbox (topic, payload) SELECT 'new', '1' FROM generate_series(1, {KEPT})"
+    ))
+    .await
+    .unwrap();
+    let (page, sql) = texts(owner.read(100)).await;
+    assert_eq!(page.rows.len(), 100);
+    let reading =
+        sql.into_iter().find(|sql| sql.contains("ORDER BY seq LIMIT")).expect("the reading was logged");
+    let values = ["'3'", "'{}'", "0", "100", "'{0,1}'", "0", "NULL"];
+    let reading =
+        values.iter().enumerate().fold(reading, |sql, (n, value)| sql.replace(&format!("${}", n + 1), value));
+    let plan = db.texts(format!("EXPLAIN (COSTS OFF) {reading}")).await.join("\n");
+    println!("{plan}");
+    assert!(plan.contains("Index Scan using outbox_seq"), "{plan}");
+    assert!(!plan.contains("Sort") && !plan.contains("Bitmap"), "{plan}");
+    db.drop_everything().await;
+}
