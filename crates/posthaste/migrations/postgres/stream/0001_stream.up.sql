@@ -103,8 +103,13 @@ CREATE TABLE {parked_table} (
     CONSTRAINT "{name}_parked_outcome_check" CHECK (outcome = 'dead')
 );
 CREATE INDEX "{name}_parked_key" ON {parked_table} (key, position);
-CREATE INDEX "{name}_parked_due" ON {parked_table} (due, position) WHERE due IS NOT NULL AND claimed IS NULL;
+CREATE INDEX "{name}_parked_due" ON {parked_table} (lane, due, position)
+ WHERE due IS NOT NULL AND claimed IS NULL AND NOT suspect;
+CREATE INDEX "{name}_parked_suspect" ON {parked_table} (lane, attempts, due, position)
+ WHERE due IS NOT NULL AND claimed IS NULL AND suspect;
+CREATE INDEX "{name}_parked_lane" ON {parked_table} (lane, claimed);
 CREATE INDEX "{name}_parked_dead" ON {parked_table} (id) WHERE outcome = 'dead';
+CREATE INDEX "{name}_parked_died" ON {parked_table} (settled_at, position) WHERE outcome = 'dead';
 
 CREATE VIEW {view} AS
 SELECT o.id, o.seq,

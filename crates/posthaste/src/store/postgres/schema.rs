@@ -276,7 +276,16 @@ const BESIDE: Beside = Beside {
             ("{name}_pkey", "unique btree (\"position\")"),
             ("{name}_seq", "unique btree (seq)"),
             ("{name}_key", "btree (key, \"position\")"),
-            ("{name}_due", "btree (due, \"position\") WHERE ((due IS NOT NULL) AND (claimed IS NULL))"),
+            (
+                "{name}_due",
+                "btree (lane, due, \"position\") WHERE ((due IS NOT NULL) AND (claimed IS NULL) AND (NOT suspect))",
+            ),
+            (
+                "{name}_suspect",
+                "btree (lane, attempts, due, \"position\") WHERE ((due IS NOT NULL) AND (claimed IS NULL) AND suspect)",
+            ),
+            ("{name}_lane", "btree (lane, claimed)"),
+            ("{name}_died", "btree (settled_at, \"position\") WHERE (outcome = 'dead'::text)"),
             ("{name}_dead", "btree (id) WHERE (outcome = 'dead'::text)"),
         ],
         checks: &["{name}_attempts_check", "{name}_outcome_check"],

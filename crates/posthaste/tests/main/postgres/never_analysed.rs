@@ -5,8 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste::store::stream::Wait;
-use posthaste::store::{Claim, Ending, Filter, Keep, Mode, Page, PostgresStore, Purge, Status, Store};
+use posthaste::store::stream::{Beat, ParkedClaim, Wait};
+use posthaste::store::{
+    Claim, Ending, Filter, Keep, Mode, Page, PostgresStore, Purge, Status, Store, Topics,
+};
 use posthaste::{Admin, Error};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
@@ -27,7 +29,8 @@ async fn never_analysed() -> Db {
         db.execute(format!("ALTER TABLE {table} SET (autovacuum_enabled = off)")).await.unwrap();
     }
     db.execute(format!(
-        "INSERT INTO outbox (topic, payload) SELECT 'kept', '1' FROM generate_series(1, {KEPT})"
+        "INSERT INTO outbox (topic, payload, aggregate_type, aggregate_id)
+         SELECT 'kept', '1', 'order', n FROM generate_series(1, {KEPT}) AS n"
     ))
     .await
     .unwrap();
@@ -72,10 +75,11 @@ impl Counting {
         Admin::new(Arc::clone(&self.store))
     }
 
-    /// Rows of the table that the connection has read in its transaction.
+    /// Rows of the table, and of what is parked, that the connection has read in its transaction.
     async fn rows_read(&self) -> i64 {
-        let read = "SELECT seq_tup_read + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
-                     WHERE relid = to_regclass('outbox')";
+        let read =
+            "SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_xact_user_tables
+                     WHERE relid IN (to_regclass('outbox'), to_regclass('outbox_parked'))";
         sqlx::query_scalar(read).fetch_one(&self.one).await.unwrap()
     }
 
@@ -147,6 +151,60 @@ async fn op6_a_backlog_that_was_never_analysed_is_claimed_and_counted_by_the_ind
     db.drop_everything().await;
 }
 
+#[tokio::test]
+async fn op6_of_many_dead_events_no_more_are_read_than_are_shown_or_changed() {
+    let db = never_analysed().await;
+    db.execute(
+        "INSERT INTO outbox_parked (seq, id, lane, topic, key, blocks, attempts, outcome, settled_at)
+         SELECT seq, id, lane, topic, 'key-' || seq, true, 1, 'dead', now() - interval '2 hours'
+           FROM outbox WHERE topic = 'kept' AND seq <= 20000",
+    )
+    .await
+    .unwrap();
+    let mut counting = Counting::new(&db).await;
+    let (admin, store) = (counting.admin(), Arc::clone(&counting.store));
+    let (dead, first) = (Filter::dead(), Page::first(10));
+    let listed = admin.list(&dead, first).await.unwrap();
+    let one = Filter::dead().id(listed[9].id);
+    counting.reads("dead", 100, async { admin.list(&dead, first).await.map(drop) }).await;
+    counting.reads("one that is dead", 100, async { admin.list(&one, first).await.map(drop) }).await;
+    counting.reads("blocked", 100, async { admin.blocked(10).await.map(drop) }).await;
+    counting.reads("a replay", 100, async { store.replay(&one, 10).await.map(drop) }).await;
+    counting.reads("a discard", 100, async { store.discard(&dead, 10).await.map(drop) }).await;
+    let purge = Purge { ending: Ending::Dead, limit: 10, ..old() };
+    counting.reads("a purge of dead ones", 100, async { store.purge(purge).await.map(drop) }).await;
+    counting.done().await;
+    db.drop_everything().await;
+}
+
+#[tokio::test]
+async fn sm2_what_waits_in_other_lanes_costs_a_claim_nothing() {
+    let db = never_analysed().await;
+    db.execute(
+        "INSERT INTO outbox_parked (seq, id, lane, topic, key, blocks, attempts, due)
+         SELECT seq, id, lane, topic, CASE WHEN seq % 2 = 0 THEN 'long' ELSE 'key-' || seq END, true, 1, now()
+           FROM outbox WHERE topic = 'kept' AND seq <= 40000 AND lane = 1",
+    )
+    .await
+    .unwrap();
+    let mut counting = Counting::new(&db).await;
+    let store = Arc::clone(&counting.store);
+    let stream = store.stream().await.unwrap().unwrap();
+    let relay = worker();
+    let beat = Beat { relay: &relay, present: false, holds: &[], lease: MINUTE };
+    let hold = stream.take(&beat, &[0], &[]).await.unwrap();
+    let claim = ParkedClaim { holds: &hold, limit: 100, suspects: true, topics: &Topics::All };
+    let long = ["long".to_owned()];
+    counting
+        .reads("a claim of the other lane", 100, async { stream.claim_parked(&claim).await.map(drop) })
+        .await;
+    counting.reads("who is blocked", 100, async { stream.blocked_among(&long).await.map(drop) }).await;
+    counting.reads("whether anything waits", 100, async { stream.has_parked(&[0]).await.map(drop) }).await;
+    counting.reads("what is claimed", 100, async { stream.claimed(&hold).await.map(drop) }).await;
+    counting.done().await;
+    db.drop_everything().await;
+}
+
 fn old() -> Purge {
     Purge { ending: Ending::Delivered, older_than: Duration::from_secs(3600), limit: 100 }
 }
@@ -166,7 +224,7 @@ async fn sm3_a_page_of_a_backlog_that_was_never_analysed_is_read_by_the_index_un
     assert_eq!(page.rows.len(), 100);
     let reading =
         sql.into_iter().find(|sql| sql.contains("ORDER BY seq LIMIT")).expect("the reading was logged");
-    let values = ["'3'", "'{}'", "0", "100", "'{0,1}'", "0", "NULL"];
+    let values = ["'3'", "'{}'", "0", "100", "'{0,1}'", "0", "NULL", "false"];
     let reading =
         values.iter().enumerate().fold(reading, |sql, (n, value)| sql.replace(&format!("${}", n + 1), value));
     let plan = db.texts(format!("EXPLAIN (COSTS OFF) {reading}")).await.join("\n");

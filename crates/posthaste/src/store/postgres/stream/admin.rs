@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::super::admin::push_limit;
 use super::super::{EVENT_COLUMNS, PLACED, decode};
-use super::park;
+use super::{begin, park};
 use crate::store::filter::like_pattern;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
@@ -52,15 +52,17 @@ const STATUS_UNPARKED: &str = "
 // Of these rows. What belongs to a row is looked up by an index, row by row, however little the planner knows of the tables: the
 // offset keeps it from joining all of one instead.
 const OF: &str = "
-  JOIN {placed} AS l ON l.lane = o.lane
+ CROSS JOIN {its_place}
   LEFT JOIN LATERAL (SELECT * FROM {parked_table} AS q WHERE q.seq = o.seq OFFSET 0) AS p ON true";
 
 const ALL: &str = "
   FROM {table} AS o";
 
 const DEAD: &str = "
-  FROM {parked_table} AS p CROSS JOIN {its_row} JOIN {placed} AS l ON l.lane = o.lane
+  FROM {parked_table} AS p CROSS JOIN {its_row} CROSS JOIN {its_place}
  WHERE p.outcome = 'dead'";
+
+const ITS_PLACE: &str = "LATERAL (SELECT * FROM {placed} AS w WHERE w.lane = o.lane OFFSET 0) AS l";
 
 const ITS_ROW: &str = "LATERAL (SELECT * FROM {table} AS e WHERE e.id = p.id OFFSET 0) AS o";
 
@@ -98,7 +100,7 @@ SELECT position, lane, key FROM {parked_table} WHERE seq = ANY ($1) AND outcome 
 const LOCK_OLD: &str = "
 SELECT position, lane, key FROM {parked_table}
  WHERE outcome = 'dead' AND settled_at <= now() - $1 * interval '1 microsecond'
- ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED";
+ ORDER BY settled_at, position LIMIT (SELECT $2::bigint) FOR UPDATE SKIP LOCKED";
 
 const LOCK_LANES: &str = "SELECT FROM {lanes_table} WHERE lane = ANY ($1) ORDER BY lane FOR NO KEY UPDATE";
 
@@ -158,6 +160,7 @@ impl Statements {
             Statement::new(Dialect::Postgres, table, sql)
                 .with("{status}", STATUS)
                 .with("{status_unparked}", STATUS_UNPARKED)
+                .with("{its_place}", ITS_PLACE)
                 .with_rendered("{its_row}", &Statement::new(Dialect::Postgres, table, ITS_ROW))
                 .with_rendered("{placed}", &Statement::new(Dialect::Postgres, table, PLACED))
         };
@@ -232,7 +235,7 @@ pub(in super::super) async fn list(
     let mut id = "id";
     match filter.status {
         Some(Status::Dead) => {
-            query.push(statements.dead.text());
+            push_dead(&mut query, statements, filter);
             id = "parked_id";
         }
         Some(Status::Pending | Status::Processing) => {
@@ -245,12 +248,16 @@ pub(in super::super) async fn list(
         }
     }
     query.push(") AS r WHERE true");
-    push_filter(&mut query, filter);
+    match filter.status {
+        // Known, and not to be asked of every row: the planner would think that few are.
+        Some(Status::Dead) => push_rest(&mut query, filter),
+        _ => push_filter(&mut query, filter),
+    }
     if let Some(after) = page.after {
         query.push(format_args!(" AND {id} {} ", if page.newest_first { "<" } else { ">" })).push_bind(after);
     }
-    query.push(format_args!(" ORDER BY {id} {} LIMIT ", if page.newest_first { "DESC" } else { "ASC" }));
-    query.push_bind(i64::from(page.limit));
+    query.push(format_args!(" ORDER BY {id} {}", if page.newest_first { "DESC" } else { "ASC" }));
+    push_limit(&mut query, i64::from(page.limit));
     // Planned anew each time: how much lies above a place is not the same twice.
     query.build().persistent(false).fetch_all(pool).await?.iter().map(read_record).collect()
 }
@@ -322,7 +329,7 @@ pub(in super::super) async fn replay(
     if sequences.is_empty() {
         return Ok(0);
     }
-    let mut tx = pool.begin().await?;
+    let mut tx = begin(pool).await?;
     let found = sqlx::query_as(statements.stream_admin.lock_dead.sql()).bind(sequences);
     let found = found.fetch_all(&mut *tx).await?;
     let dead = lock_lanes(&mut tx, statements, found).await?;
@@ -343,7 +350,7 @@ pub(in super::super) async fn discard(
     if sequences.is_empty() {
         return Ok(0);
     }
-    let mut tx = pool.begin().await?;
+    let mut tx = begin(pool).await?;
     let found = sqlx::query_as(statements.stream_admin.lock_dead.sql()).bind(sequences);
     let found = found.fetch_all(&mut *tx).await?;
     delete_dead(tx, statements, found).await
@@ -359,7 +366,7 @@ pub(in super::super) async fn purge(
     match purge.ending {
         Ending::Delivered => purge_delivered(pool, &statements.stream_admin, floor, purge).await,
         Ending::Dead => {
-            let mut tx = pool.begin().await?;
+            let mut tx = begin(pool).await?;
             let found = sqlx::query_as(statements.stream_admin.lock_old.sql())
                 .bind(micros(purge.older_than))
                 .bind(i64::from(purge.limit));
@@ -397,6 +404,8 @@ async fn purge_delivered(
             reached.clean = kept.map_or(until, |kept| until.min(kept - 1));
         }
         reached.batch = until;
+        // Whoever does not wait for the end goes on from here.
+        floor.set(reached);
         if full || looked_at < i64::from(SLICE) || old == 0 {
             // What is not delivered yet is looked at again by the next purge.
             if !full {
@@ -467,12 +476,23 @@ fn push_most(query: &mut QueryBuilder<Postgres>, most: Option<i64>) {
     }
 }
 
+/// What is dead, by its id where that is asked for: behind the row that belongs to it, the id would be found by nobody.
+fn push_dead(query: &mut QueryBuilder<Postgres>, statements: &Statements, filter: &Filter) {
+    query.push(statements.dead.text());
+    if let Some(id) = filter.id {
+        query.push(" AND p.id = ").push_bind(id);
+    }
+}
+
 /// The sequences of dead events that fit, oldest first.
 async fn dead(pool: &PgPool, statements: &Statements, filter: &Filter, limit: u32) -> sqlx::Result<Vec<i64>> {
     let mut query = QueryBuilder::new("SELECT seq FROM (");
-    query.push(statements.records.text()).push(statements.dead.text()).push(") AS r WHERE true");
-    push_filter(&mut query, filter);
-    query.push(" ORDER BY parked_id LIMIT ").push_bind(i64::from(limit));
+    query.push(statements.records.text());
+    push_dead(&mut query, statements, filter);
+    query.push(") AS r WHERE true");
+    push_rest(&mut query, filter);
+    query.push(" ORDER BY parked_id");
+    push_limit(&mut query, i64::from(limit));
     query.build_query_scalar().persistent(false).fetch_all(pool).await
 }
 
@@ -509,11 +529,16 @@ async fn delete_dead(
 }
 
 fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
-    if let Some(id) = filter.id {
-        query.push(" AND id = ").push_bind(id);
-    }
     if let Some(status) = filter.status {
         query.push(" AND status = ").push_bind(status.as_str());
+    }
+    push_rest(query, filter);
+}
+
+/// The filter without the status.
+fn push_rest(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
+    if let Some(id) = filter.id {
+        query.push(" AND id = ").push_bind(id);
     }
     if let Some(topic) = &filter.topic {
         match like_pattern(topic) {

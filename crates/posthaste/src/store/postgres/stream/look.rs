@@ -18,7 +18,7 @@ SELECT o.namespace, o.aggregate_type, o.aggregate_id, p.lane, p.id, p.topic, coa
                                WHERE w.key = p.key AND w.position > p.position LIMIT $2 + 1) AS waiting)
   FROM {parked_table} AS p CROSS JOIN LATERAL (SELECT * FROM {table} AS e WHERE e.id = p.id OFFSET 0) AS o
  WHERE p.outcome = 'dead' AND p.blocks AND o.aggregate_id IS NOT NULL
- ORDER BY p.settled_at, p.position LIMIT $1";
+ ORDER BY p.settled_at, p.position LIMIT (SELECT $1::bigint)";
 
 // $1 how many rows are looked at. Rows of transactions that ended late are few and not looked for. The bound that says nothing,
 // and the limit that the planner does not know, let it think of the index alone.

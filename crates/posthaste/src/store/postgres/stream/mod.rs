@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sqlx::postgres::PgPool;
+use sqlx::{Postgres, Transaction};
 
 use super::PLACED;
 use super::errors::classify;
@@ -65,6 +66,16 @@ fn statement(table: &TableName, sql: &'static str) -> Statement {
         .with("{unsynced}", UNSYNCED)
         .with_rendered("{placed}", &Statement::new(Dialect::Postgres, table, PLACED))
         .with_rendered("{held}", &Statement::new(Dialect::Postgres, table, HELD))
+}
+
+// Who waited for a lane is to see what was committed meanwhile, whatever the database's default. And who vanishes without a word,
+// with a lane in hand, is not waited for until the network has noticed.
+const BEGIN: &str =
+    "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = '5s'";
+
+/// A transaction that locks lanes.
+async fn begin(pool: &PgPool) -> sqlx::Result<Transaction<'static, Postgres>> {
+    pool.begin_with(BEGIN).await
 }
 
 /// A stream in PostgreSQL.

@@ -1,7 +1,7 @@
 //! Owning lanes: who lives, which lanes are whose, and taking and giving them up.
 
 use super::super::session::CLASS_PRESENCE;
-use super::{PostgresStream, fences, lanes, numbers, park};
+use super::{PostgresStream, begin, fences, lanes, numbers, park};
 use crate::error::Result;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
@@ -166,7 +166,7 @@ async fn take_once(
     lanes: &[u16],
     absent: &[String],
 ) -> sqlx::Result<Vec<Hold>> {
-    let mut tx = stream.pool.begin().await?;
+    let mut tx = begin(&stream.pool).await?;
     let taken: Vec<(i16, i64, i64)> = sqlx::query_as(stream.statements.stream.own.take.sql())
         .bind(numbers(lanes))
         .bind(absent)

@@ -7,7 +7,7 @@ use sqlx::{Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
 use super::super::{EVENT_COLUMNS, decode};
-use super::{PostgresStream, fences, lanes, numbers};
+use super::{PostgresStream, begin, fences, lanes, numbers};
 use crate::error::Result;
 use crate::store::TableName;
 use crate::store::settlement::{micros, stored_error};
@@ -15,7 +15,9 @@ use crate::store::statement::Statement;
 use crate::store::stream::{Hold, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Wait};
 use crate::store::tries::Tries;
 
-const BLOCKED_AMONG: &str = "SELECT DISTINCT key FROM {parked_table} WHERE blocks AND key = ANY ($1)";
+const BLOCKED_AMONG: &str = "
+SELECT k.key FROM unnest($1::text[]) AS k(key)
+ WHERE (SELECT true FROM {parked_table} AS p WHERE p.key = k.key AND p.blocks LIMIT 1) IS NOT NULL";
 
 // Waits: 0 behind, 1 after a time, 2 delay, 3 suspect, 4 running, 5 dead and blocking, 6 dead and not. Only the first of a key
 // that others wait behind is due.
@@ -52,17 +54,21 @@ const CLAIM: &str = "
 WITH said AS (
     SELECT * FROM unnest($1::smallint[], $2::bigint[]) AS s(lane, fence) WHERE {unsynced}
 ), {held}, heads AS (
-    (SELECT p.position, p.key, p.due, p.blocks AND p.attempts = 0 AS leads
-       FROM {parked_table} AS p
-      WHERE p.due <= now() AND p.claimed IS NULL AND p.outcome IS NULL AND NOT p.suspect
-        AND p.lane IN (SELECT lane FROM held) {topics} AND {first}
-      ORDER BY p.due, p.position LIMIT (SELECT $3::bigint))
+    (SELECT h.* FROM held CROSS JOIN LATERAL (
+            SELECT p.position, p.key, p.due, p.blocks AND p.attempts = 0 AS leads
+              FROM {parked_table} AS p
+             WHERE p.lane = held.lane AND p.due <= now() AND p.claimed IS NULL AND NOT p.suspect
+               AND p.outcome IS NULL {topics} AND {first}
+             ORDER BY p.due, p.position LIMIT (SELECT $3::bigint)) AS h
+      ORDER BY h.due, h.position LIMIT $3)
     UNION ALL
-    (SELECT p.position, p.key, p.due, false
-       FROM {parked_table} AS p
-      WHERE p.due <= now() AND p.claimed IS NULL AND p.outcome IS NULL AND p.suspect AND $4
-        AND p.lane IN (SELECT lane FROM held) {topics} AND {first}
-      ORDER BY p.attempts, p.due, p.position LIMIT 1)
+    (SELECT h.position, h.key, h.due, false FROM held CROSS JOIN LATERAL (
+            SELECT p.position, p.key, p.attempts, p.due
+              FROM {parked_table} AS p
+             WHERE p.lane = held.lane AND p.due <= now() AND p.claimed IS NULL AND p.suspect AND $4
+               AND p.outcome IS NULL {topics} AND {first}
+             ORDER BY p.attempts, p.due, p.position LIMIT 1) AS h
+      ORDER BY h.attempts, h.due, h.position LIMIT 1)
 ), runs AS (
     SELECT r.position, h.due, h.position AS head
       FROM heads AS h
@@ -145,8 +151,7 @@ WITH firsts AS MATERIALIZED (
 UPDATE {parked_table} AS p
    SET due = now() + coalesce((SELECT max(s.delay) FROM unnest($2::bigint[], $3::bigint[]) AS s(seq, delay)
                                 WHERE s.seq = p.seq), 0) * interval '1 microsecond'
-  FROM firsts AS f
- WHERE p.position = f.position AND p.due IS NULL AND p.claimed IS NULL AND p.outcome IS NULL";
+ WHERE p.position = ANY (ARRAY(SELECT position FROM firsts)) AND p.due IS NULL AND p.claimed IS NULL AND p.outcome IS NULL";
 
 const HAS_PARKED: &str = "SELECT EXISTS (SELECT FROM {parked_table} WHERE lane = ANY ($1))";
 
@@ -162,8 +167,7 @@ WITH firsts AS MATERIALIZED (
 )
 UPDATE {parked_table} AS p
    SET due = now()
-  FROM firsts AS f
- WHERE p.position = f.position AND p.due IS NULL AND p.claimed IS NULL AND p.outcome IS NULL";
+ WHERE p.position = ANY (ARRAY(SELECT position FROM firsts)) AND p.due IS NULL AND p.claimed IS NULL AND p.outcome IS NULL";
 
 #[derive(Debug)]
 pub(in super::super) struct Statements {
@@ -221,7 +225,7 @@ pub(super) async fn park(stream: &PostgresStream, parks: &[Park]) -> Result<Vec<
 // Who waited for a lane still sees what an operator discarded meanwhile, and puts an event behind that: whether it is the
 // first of its aggregate is asked again, with the lane in hand.
 async fn park_once(stream: &PostgresStream, parks: &[Park]) -> sqlx::Result<Vec<u16>> {
-    let mut tx = stream.pool.begin().await?;
+    let mut tx = begin(&stream.pool).await?;
     let parked: Vec<(Option<String>, Option<i16>)> = sqlx::query_as(stream.statements.stream.park.park.sql())
         .bind(parks.iter().map(|park| park.hold.lane as i16).collect::<Vec<_>>())
         .bind(parks.iter().map(|park| park.hold.fence).collect::<Vec<_>>())
@@ -285,7 +289,7 @@ async fn claim_once(stream: &PostgresStream, claim: &ParkedClaim<'_>) -> sqlx::R
         }
     }
     if !without_event.is_empty() {
-        let mut tx = stream.pool.begin().await?;
+        let mut tx = begin(&stream.pool).await?;
         let keys: Vec<String> = sqlx::query_scalar(stream.statements.stream.park.forget.sql())
             .bind(&without_event)
             .fetch_all(&mut *tx)
@@ -336,7 +340,7 @@ pub(super) async fn settle_parked(stream: &PostgresStream, ends: &[ParkedEnd]) -
 }
 
 async fn settle_once(stream: &PostgresStream, ends: &[ParkedEnd]) -> sqlx::Result<Vec<u16>> {
-    let mut tx = stream.pool.begin().await?;
+    let mut tx = begin(&stream.pool).await?;
     let settled: Vec<(Option<String>, Option<i16>)> =
         sqlx::query_as(stream.statements.stream.park.settle.sql())
             .bind(ends.iter().map(|end| end.hold.lane as i16).collect::<Vec<_>>())

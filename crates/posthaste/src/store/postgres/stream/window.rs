@@ -58,6 +58,9 @@ use place::{Lane, Part, Place, UnderWay};
 /// How often lanes in which nothing happens are written down.
 const REFRESH: Duration = Duration::from_secs(10);
 
+/// How often lanes are brought level with what was written to others.
+const TOP: Duration = Duration::from_secs(1);
+
 /// Since when the server has been running, in microseconds.
 const RUN: &str = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
 
@@ -90,6 +93,7 @@ pub(super) struct WindowReader {
     /// Lanes that it reads no more, until somebody has heard of it.
     lost: BTreeSet<u16>,
     refreshed: Instant,
+    topped: Instant,
     patience: Patience,
 }
 
@@ -105,6 +109,7 @@ impl WindowReader {
             next_page: 1,
             lost: BTreeSet::new(),
             refreshed: Instant::now(),
+            topped: Instant::now(),
             patience: Patience::default(),
         }
     }
@@ -236,7 +241,11 @@ impl WindowReader {
         until: Option<&Snapshot>,
         limit: u32,
     ) -> Result<(Vec<Row>, Arc<Place>)> {
-        let (rows, place) = self.rows_from(connection, lanes, before, until, limit).await?;
+        let top = self.topped.elapsed() >= TOP;
+        if top {
+            self.topped = Instant::now();
+        }
+        let (rows, place) = self.rows_from(connection, lanes, before, until, limit, top).await?;
         let suspects =
             lanes.first().and_then(|lane| self.lanes.get(lane)).and_then(|lane| lane.suspects.clone());
         let window = place.noted().0;

@@ -9,8 +9,9 @@ use posthaste::store::{Ending, Filter, Keep, Mode, Page, Purge, Record, Stats, S
 use posthaste::{Admin, Event};
 use uuid::Uuid;
 
+use super::rig::{Rig, said};
 use crate::harness::owner::AN_HOUR;
-use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event, until};
+use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event, until, worker};
 
 conformance_sql_by_kind!(
     rt6_an_event_is_seen_through_its_life,
@@ -30,6 +31,9 @@ conformance_sql_by_kind!(
 // Elsewhere rows have a time of their delivery, and none lie below others that were read.
 databases!(hk1_a_row_of_a_long_transaction_is_purged_once_it_is_delivered, by_kind: postgres Postgres);
 databases!(hk1_a_purge_does_not_begin_anew_with_every_batch, by_kind: postgres Postgres);
+// Elsewhere a lane's rows are found by their lane.
+databases!(op6_a_lane_in_which_nothing_happens_hides_nothing, by_kind: postgres Postgres);
+databases!(sm2_who_vanishes_with_a_lane_in_hand_is_not_waited_for, by_kind: postgres Postgres);
 // Elsewhere a statement sees what was committed while it waited.
 databases!(sm2_an_event_is_not_stuck_behind_a_discard_that_its_parking_waited_for, by_kind: postgres Postgres);
 
@@ -359,6 +363,85 @@ async fn sm2_an_event_is_not_stuck_behind_a_discard_that_its_parking_waited_for(
     assert_eq!(discarded.unwrap(), 1);
     owner.finish(page.number, &[], Keep::Delivered).await;
     assert_eq!(drain(&owner).await, [ids[1]]);
+    db.drop_everything().await;
+}
+
+/// More of the other lane is delivered than gauges look at, and then some of it waits.
+async fn op6_a_lane_in_which_nothing_happens_hides_nothing(kind: Kind) {
+    const LOOKED_AT: u64 = 10_000;
+    let rig = Rig::new(kind, 2).await;
+    let in_lane = async |aggregate: &str| {
+        rig.enqueue([aggregate]).await;
+        rig.count("outbox WHERE lane = 1").await == 1
+    };
+    let mut busy = String::new();
+    for n in 0..100 {
+        busy = format!("busy-{n}");
+        if in_lane(&busy).await {
+            break;
+        }
+    }
+    let (mut quiet, mut other) = (rig.stream.reader(), rig.stream.reader());
+    quiet.open(&rig.take(&worker(), &[0]).await).await.unwrap();
+    other.open(&rig.take(&worker(), &[1]).await).await.unwrap();
+    let page = quiet.read(1000).await.unwrap();
+    quiet.settle(&said(&page), &[page.number], Keep::Delivered).await.unwrap();
+    for _ in 0..LOOKED_AT / 1000 {
+        rig.enqueue(std::iter::repeat_n(busy.as_str(), 1000)).await;
+    }
+    let mut delivered = 0;
+    while delivered <= LOOKED_AT {
+        let page = other.read(1000).await.unwrap();
+        delivered += page.rows.len() as u64;
+        other.settle(&said(&page), &[page.number], Keep::Delivered).await.unwrap();
+    }
+    rig.enqueue(std::iter::repeat_n(busy.as_str(), 10)).await;
+    let admin = admin(&rig.db);
+    until("what waits in the other lane is seen", async || {
+        assert!(quiet.read(1000).await.unwrap().rows.is_empty());
+        let (lanes, stats) = (admin.lanes().await.unwrap(), admin.status().await.unwrap().stats);
+        lanes[1].events.n == 10 && stats.pending.n == 10 && !stats.pending.capped
+    })
+    .await;
+    rig.db.drop_everything().await;
+}
+
+/// A process that is stopped, or whose machine is gone, between two statements of a transaction.
+async fn sm2_who_vanishes_with_a_lane_in_hand_is_not_waited_for(kind: Kind) {
+    let db = stream(kind, 1).await;
+    db.execute(
+        "CREATE FUNCTION is_bounded() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             IF current_setting('idle_in_transaction_session_timeout') = '0' THEN
+                 RAISE EXCEPTION 'a % of % in a transaction that may last for ever', TG_OP, TG_TABLE_NAME;
+             END IF;
+             IF current_setting('transaction_isolation') <> 'read committed' THEN
+                 RAISE EXCEPTION 'a % of % that does not see what it waited for', TG_OP, TG_TABLE_NAME;
+             END IF;
+             RETURN coalesce(NEW, OLD);
+         END $$",
+    )
+    .await
+    .unwrap();
+    let (mut owner, ids) = poisoned(&db, "a", 3).await;
+    db.execute(
+        "CREATE TRIGGER is_bounded BEFORE INSERT OR DELETE OR UPDATE OF due, outcome ON outbox_parked
+            FOR EACH ROW EXECUTE FUNCTION is_bounded()",
+    )
+    .await
+    .unwrap();
+    let more = of(&db, "b", 2).await;
+    let page = owner.read(10).await;
+    let waits = [(&page.rows[0], Wait::Dead { blocks: true }), (&page.rows[1], Wait::Behind)];
+    owner.park(&waits, 1, Some("no")).await;
+    owner.finish(page.number, &[], Keep::Delivered).await;
+    assert_eq!(db.store().replay(&Filter::dead().id(ids[0]), 10).await.unwrap(), 1);
+    assert_eq!(db.store().discard(&Filter::dead().id(more[0]), 10).await.unwrap(), 1);
+    let mut delivered = drain(&owner).await;
+    delivered.sort();
+    let mut expected = vec![ids[0], ids[1], ids[2], more[1]];
+    expected.sort();
+    assert_eq!(delivered, expected);
     db.drop_everything().await;
 }
 

@@ -17,17 +17,20 @@ use crate::store::{Dialect, TableName};
 const COLUMNS: &str = "{columns}, seq, created_at, lane, available_at > clock_timestamp() AS delayed";
 
 // $1 and $2: from which transaction on none had ended in the base, and which below had not. $3 base_seq, $4 limit, $5 lanes,
-// $6 the seq after which to read, $7 the target, or null for now. What lies below base_seq is found by its transaction. The
+// $6 the seq after which to read, $7 the target, or null for now, $8 whether the highest seq is asked for. What lies below
+// base_seq is found by its transaction, each by itself in the order of seq: one that wrote much is read in pages, too. The
 // bounds that say nothing, and the order by a sum, keep the planner from reading all of it in the order of seq instead.
 const LATE: &str = "
-SELECT p.*, s.now::text
+SELECT p.*, s.now::text, s.top
   FROM {said}
   LEFT JOIN LATERAL (
        SELECT * FROM (
-           (SELECT {page} FROM {table}
-             WHERE xid = ANY (s.running)
-               AND seq BETWEEN $6 + 1 AND $3 AND lane = ANY ($5) AND {within}
-             ORDER BY seq + 0 LIMIT $4)
+           (SELECT r.*
+              FROM unnest(s.running) AS x(running)
+             CROSS JOIN LATERAL (
+                   SELECT {page} FROM {table}
+                    WHERE xid = x.running AND seq BETWEEN $6 + 1 AND $3 AND lane = ANY ($5) AND {within}
+                    ORDER BY seq {most}) AS r)
            UNION ALL
            (SELECT {page} FROM {table}
              WHERE xid BETWEEN s.next AND '9223372036854775807'::xid8
@@ -41,7 +44,7 @@ SELECT p.*, s.now::text
 
 // The same where nothing below base_seq is left.
 const FRESH: &str = "
-SELECT p.*, s.now::text
+SELECT p.*, s.now::text, s.top
   FROM {said}
   LEFT JOIN LATERAL (
        SELECT {page} FROM {table}
@@ -51,7 +54,7 @@ SELECT p.*, s.now::text
 // Read once, not for every row: the offset keeps the planner from putting each where it is used.
 const SAID: &str = "
        (SELECT pg_current_snapshot() AS now, $1::text::xid8 AS next, $2::text[]::xid8[] AS running,
-               $7::text::pg_snapshot AS target OFFSET 0) AS s";
+               $7::text::pg_snapshot AS target, CASE WHEN $8 THEN (SELECT max(seq) FROM {table}) END AS top OFFSET 0) AS s";
 
 // Without it everything above would be read and sorted, page after page, while the table is not analysed: see decision 22.
 const MOST: &str = "LIMIT (SELECT $4::bigint)";
@@ -82,7 +85,7 @@ impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| {
             Statement::new(Dialect::Postgres, table, sql)
-                .with("{said}", SAID)
+                .with_rendered("{said}", &Statement::new(Dialect::Postgres, table, SAID))
                 .with("{page}", COLUMNS)
                 .with("{columns}", EVENT_COLUMNS)
                 .with("{fresh}", IS_FRESH)
@@ -94,7 +97,8 @@ impl Statements {
 }
 
 impl WindowReader {
-    /// Reads some rows from a place; answers with the place after them, too.
+    /// Reads some rows from a place; answers with the place after them, too. Where `top` says so, what other lanes have written
+    /// lies behind that: lanes in which little happens would otherwise step over all of it, time and again.
     pub(super) async fn rows_from(
         &self,
         connection: &mut PgConnection,
@@ -102,6 +106,7 @@ impl WindowReader {
         place: &Place,
         until: Option<&Snapshot>,
         limit: u32,
+        top: bool,
     ) -> Result<(Vec<PgRow>, Place)> {
         let (next, running) = (place.base.next(), place.base.running());
         let numbers: Vec<i16> = lanes.iter().map(|lane| *lane as i16).collect();
@@ -132,6 +137,7 @@ impl WindowReader {
                     .bind(&numbers)
                     .bind(after)
                     .bind(&until_text)
+                    .bind(top && until.is_none())
                     .fetch_all(connection)
                     .await
             }
@@ -144,11 +150,17 @@ impl WindowReader {
                     .bind(&numbers)
                     .bind(after)
                     .bind(&until_text)
+                    .bind(top && until.is_none())
                     .fetch_all(connection)
                     .await
             }
         };
         let mut rows = rows.map_err(|e| self.error(e))?;
+        let recovers = matches!(place.part, Part::Recovery { .. });
+        let top = match rows.first().filter(|_| !recovers) {
+            Some(row) => row.try_get::<Option<i64>, _>(20).map_err(|e| self.error(e))?,
+            None => None,
+        };
         let now =
             self.snapshot(rows.first().map_or(Ok(""), |row| row.try_get(19)).map_err(|e| self.error(e))?)?;
         if rows.first().is_some_and(|row| matches!(row.try_get::<Option<i64>, _>(15), Ok(None))) {
@@ -173,7 +185,7 @@ impl WindowReader {
             _ if full => Place { part: Part::Window { target, after: last }, ..place.clone() },
             _ => Place {
                 base: target,
-                base_seq: place.base_seq.max(last),
+                base_seq: place.base_seq.max(last).max(top.unwrap_or(0)),
                 anchor: place.anchor,
                 part: Part::Nothing,
             },
