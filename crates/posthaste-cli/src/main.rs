@@ -3,6 +3,7 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `args.rs` | the command line |
+//! | `config/` | the settings: file, environment, flags |
 //! | `target.rs` | which database and table, and whether they are local |
 //! | `commands/` | one file per subcommand |
 //! | `table.rs`, `json.rs` | how events are shown to people and to programs |
@@ -15,6 +16,7 @@
 
 mod args;
 mod commands;
+mod config;
 mod confirm;
 mod exit;
 mod failure;

@@ -79,7 +79,10 @@ impl Dir {
     pub(crate) fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste"));
         command.current_dir(&self.0).args(arguments).stdin(Stdio::null());
-        command.env_remove("OUTBOX_DATABASE_URL").env_remove("OUTBOX_TABLE");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OUTBOX_"))
+        {
+            command.env_remove(name);
+        }
         command
     }
 

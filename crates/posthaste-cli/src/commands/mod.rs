@@ -1,5 +1,6 @@
 //! The subcommands, a file for each.
 
+pub(crate) mod config;
 mod enqueue;
 mod events;
 mod migrate;
@@ -8,17 +9,25 @@ mod stream;
 use std::io::Write;
 
 use crate::args::{Args, Command};
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::target::Target;
 
 /// Runs what the command line asks for; the answer goes to `out`.
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failure> {
-    let target = Target::new(args.place)?;
+    let settings = Config::load(&args.place);
+    // It speaks of mistakes itself.
+    if let Command::Config(command) = args.command {
+        return config::run(&settings, command, out);
+    }
+    settings.check()?;
+    let target = Target::new(&settings.database())?;
     let exit = match args.command {
         Command::Migrate(command) => migrate::run(&target, command, out).await,
         Command::Enqueue(command) => enqueue::run(&target, *command, out).await,
         Command::Events(command) => events::run(&target, command, out).await,
+        Command::Config(command) => config::run(&settings, command, out),
         Command::Lanes { json } => stream::lanes(&target, json, out).await,
         Command::Blocked { limit, json } => stream::blocked(&target, limit, json, out).await,
     };
