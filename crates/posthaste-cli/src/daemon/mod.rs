@@ -33,7 +33,7 @@ use crate::config::settings::Settings;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-pub(crate) use table::Table;
+pub(crate) use table::{Opened, Table};
 
 /// How often it looks whether its relays still run.
 const WATCH: Duration = Duration::from_secs(1);
