@@ -8,6 +8,9 @@ use clap::{ArgGroup, Parser, Subcommand};
 use posthaste::store::{Dialect, Status};
 use time::OffsetDateTime;
 
+use crate::commands::config::ConfigCommand;
+use crate::commands::demo::DemoArgs;
+use crate::commands::relay::RelayArgs;
 use crate::exit;
 use crate::when::{self, When};
 
@@ -21,28 +24,31 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// Where the table is.
-#[derive(Debug, clap::Args)]
+/// Where the table is, and the settings.
+#[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Where")]
 pub(crate) struct Place {
-    /// The database: a postgres://, mysql://, mariadb:// or sqlite:// URL [default: sqlite://posthaste.db, a
-    /// file in the working directory]
-    #[arg(long, global = true, value_name = "URL", env = "OUTBOX_DATABASE_URL", hide_env_values = true)]
+    /// The database: a postgres://, mysql://, mariadb:// or sqlite:// URL [env: OUTBOX_DATABASE_URL] [default:
+    /// sqlite://posthaste.db, a file in the working directory]
+    #[arg(long, global = true, value_name = "URL")]
     pub(crate) database: Option<String>,
-    /// The outbox table, with its schema if need be
-    #[arg(
-        long,
-        global = true,
-        value_name = "NAME",
-        env = "OUTBOX_TABLE",
-        hide_env_values = true,
-        default_value = "outbox"
-    )]
-    pub(crate) table: String,
+    /// The outbox table, with its schema if need be [env: OUTBOX_TABLE] [default: outbox]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) table: Option<String>,
+    /// The configuration [env: OUTBOX_CONFIG] [default: posthaste.toml in the working directory, if it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Any key of the configuration, such as relay.batch=100; can be given many times
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Deliver events until stopped: the daemon
+    Relay(RelayArgs),
+    /// See it work: a shop, a relay and figures, on a database that is gone afterwards
+    Demo(DemoArgs),
     /// Create the table, bring it up to date, compare it, or drop it
     #[command(subcommand)]
     Migrate(Migrate),
@@ -51,6 +57,9 @@ pub(crate) enum Command {
     /// Look at events
     #[command(subcommand)]
     Events(Events),
+    /// Check the configuration, or show every setting and where it came from
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Show the lanes of a stream: who owns each, and how far it is behind
     Lanes {
         /// Answer in JSON

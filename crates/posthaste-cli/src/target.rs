@@ -1,6 +1,6 @@
 //! What a command works on: a database and a table in it.
 //!
-//! Without `--database` it is the embedded database, an SQLite file in the working directory. Only what is
+//! Both come from the configuration. Where nobody named a database it is the embedded one, an SQLite file in the working directory. Only what is
 //! meant to create that file does: looking into a database that is not there leaves nothing behind.
 
 use std::cell::RefCell;
@@ -14,12 +14,9 @@ use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
-use crate::args::Place;
+use crate::config::settings::DatabaseSettings;
 use crate::exit::Exit;
 use crate::failure::Failure;
-
-/// The embedded database.
-const EMBEDDED: &str = "sqlite://posthaste.db";
 
 /// A database and a table in it. Its URL may hold a password: there is no way to show it.
 pub(crate) struct Target {
@@ -32,14 +29,12 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// From the command line and the environment; nothing is connected to yet.
-    pub(crate) fn new(place: Place) -> Result<Self, Failure> {
-        let table = place.table.parse()?;
-        let database = place.database.filter(|url| !(url.is_empty() && is_variable_empty()));
-        let embedded = database.is_none();
-        let url = database.unwrap_or_else(|| EMBEDDED.to_owned());
+    /// As the configuration says; nothing is connected to yet.
+    pub(crate) fn new(database: &DatabaseSettings) -> Result<Self, Failure> {
+        let url = database.url.reveal().to_owned();
+        let table = database.table.parse()?;
         let dialect = Dialect::of_url(&url)?;
-        Ok(Self { url, embedded, dialect, table, opened: RefCell::default() })
+        Ok(Self { url, embedded: database.embedded, dialect, table, opened: RefCell::default() })
     }
 
     /// The table's name.
@@ -116,11 +111,6 @@ impl Target {
     }
 }
 
-/// Whether the variable is there and empty, which is to say that it is not set.
-fn is_variable_empty() -> bool {
-    std::env::var_os("OUTBOX_DATABASE_URL").is_some_and(|value| value.is_empty())
-}
-
 fn is_local(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
@@ -129,10 +119,13 @@ fn is_local(host: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::key::Secrecy;
+    use crate::config::secret::SecretUrl;
 
     fn remote_host(url: &str) -> Option<String> {
-        let place = Place { database: Some(url.to_owned()), table: "outbox".to_owned() };
-        Target::new(place).ok().and_then(|target| target.remote_host())
+        let url = SecretUrl::new(url, Secrecy::Password);
+        let database = DatabaseSettings { url, embedded: false, table: "outbox".to_owned() };
+        Target::new(&database).ok().and_then(|target| target.remote_host())
     }
 
     #[test]

@@ -79,7 +79,10 @@ impl Dir {
     pub(crate) fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste"));
         command.current_dir(&self.0).args(arguments).stdin(Stdio::null());
-        command.env_remove("OUTBOX_DATABASE_URL").env_remove("OUTBOX_TABLE");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OUTBOX_"))
+        {
+            command.env_remove(name);
+        }
         command
     }
 
@@ -139,7 +142,7 @@ fn feed(command: &mut Command, input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn unique() -> String {
+pub(crate) fn unique() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     format!("t_{:x}_{nanos:x}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -280,6 +283,15 @@ pub(crate) fn server_url(kind: Kind) -> String {
         Kind::MariaDb => "POSTHASTE_TEST_MYSQL_URL",
         Kind::Sqlite => unreachable!("SQLite has no server"),
     };
+    service(variable)
+}
+
+/// The URL of the broker.
+pub(crate) fn nats_url() -> String {
+    service("POSTHASTE_TEST_NATS_URL")
+}
+
+fn service(variable: &str) -> String {
     std::env::var(variable).ok().or_else(|| written(variable)).expect("run `cargo xtask services up` first")
 }
 
