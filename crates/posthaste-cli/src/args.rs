@@ -1,15 +1,28 @@
 //! The command line.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `args.rs` | what every command has, and what makes tables and events |
+//! | `args/which.rs` | which events |
+//! | `args/operate.rs` | what operators look at, mend and clear away |
+
+mod operate;
+mod which;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Parser, Subcommand};
-use posthaste::store::{Dialect, Status};
+use posthaste::store::Dialect;
 use time::OffsetDateTime;
 
+pub(crate) use operate::{Consent, Dead, DeadOnes, Doing, Events, List, Listing, Purge, StatusOf};
+pub(crate) use which::{Aggregate, Which};
+
 use crate::exit;
-use crate::when::{self, When};
+use crate::tone::Colour;
+use crate::when;
 
 /// A transactional outbox: events that commit with your data, delivered at least once.
 #[derive(Debug, Parser)]
@@ -17,6 +30,9 @@ use crate::when::{self, When};
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) place: Place,
+    /// When to use colours: auto is on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) color: Colour,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -51,6 +67,13 @@ pub(crate) enum Command {
     /// Look at events
     #[command(subcommand)]
     Events(Events),
+    /// Look at dead events, try them again, or delete them
+    #[command(subcommand)]
+    Dead(Dead),
+    /// Delete events that ended some time ago. Shows which, and asks
+    Purge(Purge),
+    /// Show how a table stands: what waits, what is dead, who is at work
+    Status(StatusOf),
     /// Show the lanes of a stream: who owns each, and how far it is behind
     Lanes {
         /// Answer in JSON
@@ -65,6 +88,16 @@ pub(crate) enum Command {
         /// Answer in JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Print a script that completes commands in a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write the pages of all commands into a directory
+    Man {
+        /// The directory; it is created if need be
+        directory: Option<PathBuf>,
     },
 }
 
@@ -125,17 +158,6 @@ pub(crate) enum ModeName {
     Stream,
 }
 
-/// Who agrees to a deletion.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Consent {
-    /// Do not ask
-    #[arg(long)]
-    pub(crate) yes: bool,
-    /// The table's name once more: needed where the database is on another machine
-    #[arg(long, value_name = "TABLE")]
-    pub(crate) confirm: Option<String>,
-}
-
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "posthaste enqueue [OPTIONS] <TOPIC> <PAYLOAD>\n       \
         posthaste enqueue [OPTIONS] <TOPIC> --file <FILE>\n       \
@@ -163,7 +185,7 @@ pub(crate) struct Enqueue {
     #[arg(long, value_name = "TYPE")]
     pub(crate) event_type: Option<String>,
     /// What it happened to, such as order/42
-    #[arg(long, value_name = "TYPE/ID", value_parser = aggregate)]
+    #[arg(long, value_name = "TYPE/ID", value_parser = which::aggregate)]
     pub(crate) aggregate: Option<Aggregate>,
     /// The space in which topic and dedupe key are unique [default: default]
     #[arg(long)]
@@ -194,69 +216,6 @@ pub(crate) struct Enqueue {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Events {
-    /// List events, newest first
-    List(Box<List>),
-    /// Show one event with its payload
-    Show {
-        /// The event's id
-        id: String,
-        /// Answer in JSON
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct List {
-    /// Only events in this state
-    #[arg(long, value_parser = statuses())]
-    pub(crate) status: Option<Status>,
-    /// Only this topic; * stands for any characters
-    #[arg(long)]
-    pub(crate) topic: Option<String>,
-    /// Only this type of event
-    #[arg(long, value_name = "TYPE")]
-    pub(crate) event_type: Option<String>,
-    /// Only this aggregate, such as order/42
-    #[arg(long, value_name = "TYPE/ID", value_parser = aggregate)]
-    pub(crate) aggregate: Option<Aggregate>,
-    /// Only this tenant
-    #[arg(long)]
-    pub(crate) tenant: Option<String>,
-    /// Only this namespace
-    #[arg(long)]
-    pub(crate) namespace: Option<String>,
-    /// Written since then: so long ago (2h), or at or after a time (2026-01-31T12:00:00Z)
-    #[arg(long, value_name = "WHEN", value_parser = when::when)]
-    pub(crate) since: Option<When>,
-    /// Written before then
-    #[arg(long, value_name = "WHEN", value_parser = when::when)]
-    pub(crate) until: Option<When>,
-    /// At most this many
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) limit: u32,
-    /// Oldest first instead of newest first
-    #[arg(long)]
-    pub(crate) oldest_first: bool,
-    /// Answer in JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// What an event happened to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Aggregate {
-    pub(crate) kind: String,
-    pub(crate) id: String,
-}
-
-fn aggregate(text: &str) -> Result<Aggregate, String> {
-    let (kind, id) = text.split_once('/').ok_or("not a type and an id such as order/42")?;
-    Ok(Aggregate { kind: kind.to_owned(), id: id.to_owned() })
-}
-
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("not a name and a value such as source=shop")?;
     Ok((name.to_owned(), value.to_owned()))
@@ -265,9 +224,4 @@ fn header(text: &str) -> Result<(String, String), String> {
 fn dialects() -> impl TypedValueParser<Value = Dialect> {
     PossibleValuesParser::new(["postgres", "mysql", "mariadb", "sqlite"])
         .try_map(|name| Dialect::of_url(&format!("{name}:")))
-}
-
-fn statuses() -> impl TypedValueParser<Value = Status> {
-    PossibleValuesParser::new(["pending", "processing", "delivered", "dead"])
-        .try_map(|name| name.parse::<Status>())
 }

@@ -2,12 +2,14 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `args.rs` | the command line |
+//! | `args.rs`, `args/` | the command line |
 //! | `target.rs` | which database and table, and whether they are local |
 //! | `commands/` | one file per subcommand |
 //! | `table.rs`, `json.rs` | how events are shown to people and to programs |
+//! | `tone.rs` | colours |
 //! | `when.rs` | durations and times, read and written |
-//! | `confirm.rs` | asking before something is deleted |
+//! | `confirm.rs` | asking before something is changed or deleted |
+//! | `progress.rs`, `screen.rs` | what moves on a terminal: long work, and what is watched |
 //! | `failure.rs`, `exit.rs` | what is said of an error, and the exit code |
 //!
 //! What a command answers goes to standard output, everything else to standard error. A reader that has
@@ -19,8 +21,11 @@ mod confirm;
 mod exit;
 mod failure;
 mod json;
+mod progress;
+mod screen;
 mod table;
 mod target;
+mod tone;
 mod when;
 
 use std::io::{self, Write};

@@ -12,6 +12,7 @@
 //! | `stream/` | lanes and their owners, pages, parked events; what operators do with a stream |
 //! | `session.rs` | live workers, and the locks that only one of them holds |
 //! | `wake.rs` | notifications between processes |
+//! | `activity.rs` | who is at work, and how fast |
 //! | `admin.rs` | look, count, replay, discard, purge |
 //! | `schema.rs` | migrations under a lock, validation against the live table |
 //! | `inbox.rs` | what a consumer has already taken |
@@ -68,7 +69,7 @@ pub use mysql::{MySqlStore, inbox::MySqlInbox};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresStore, inbox::PostgresInbox};
 pub use purge::{Ending, Purge};
-pub use record::{Count, Record, Stats};
+pub use record::{Count, Record, Stats, Throughput};
 pub use session::{Lock, Notifications, Session};
 pub use settlement::{Keep, Settled, Settlement, Verdict};
 #[cfg(feature = "sqlite")]
@@ -199,6 +200,18 @@ pub trait Store: Send + Sync + 'static {
 
     /// The state of the table, counting no further than `cap`.
     async fn stats(&self, cap: u32) -> Result<Stats>;
+
+    /// How fast events were delivered of late, as far as the rows say; `None` where they say nothing: none that was
+    /// delivered is kept, or delivering one writes nothing to it (streams on PostgreSQL).
+    async fn delivered_lately(&self) -> Result<Option<Throughput>> {
+        Ok(None)
+    }
+
+    /// Who is at work: of a stream, the relays that live; of a queue, those that hold leases among the first 10 000
+    /// unsettled rows, so that a relay with nothing to do is not seen.
+    async fn workers(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 
     /// Makes dead events that fit pending again, with their attempts reset and their last error kept; at
     /// most `limit`, oldest first. Answers with how many.

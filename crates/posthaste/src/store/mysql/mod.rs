@@ -1,6 +1,7 @@
 //! MySQL and MariaDB: row leases with `FOR UPDATE SKIP LOCKED`; neither can return what it updates, so a claim
 //! and a settlement are short transactions.
 
+mod activity;
 mod admin;
 pub(crate) mod errors;
 pub(crate) mod inbox;
@@ -30,7 +31,7 @@ use super::tries::Tries;
 use super::{
     Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lanes, Lease,
     MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store,
-    Stream, TableName, WorkerId,
+    Stream, TableName, Throughput, WorkerId,
 };
 use crate::error::Result;
 use crate::event::Event;
@@ -295,6 +296,16 @@ impl Store for MySqlStore {
             Mode::Stream(_) => stream::admin::stats(&self.pool, &self.statements.stream_admin, cap).await,
         };
         self.asked(answer)
+    }
+
+    async fn delivered_lately(&self) -> Result<Option<Throughput>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::delivered(&self.pool, &self.table, mode).await)
+    }
+
+    async fn workers(&self) -> Result<Vec<String>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::workers(&self.pool, &self.table, mode).await)
     }
 
     async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {

@@ -1,5 +1,6 @@
 //! PostgreSQL: row leases with `FOR UPDATE SKIP LOCKED`, every claim and settlement one statement.
 
+mod activity;
 mod admin;
 pub(crate) mod errors;
 pub(crate) mod inbox;
@@ -29,7 +30,7 @@ use super::tries::Tries;
 use super::{
     Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lease, MigrationState,
     Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store, Stream, TableName,
-    WorkerId,
+    Throughput, WorkerId,
 };
 use crate::error::Result;
 use crate::event::Event;
@@ -287,6 +288,16 @@ impl Store for PostgresStore {
             Mode::Stream(_) => stream::admin::stats(&self.pool, &self.statements.stream_admin, cap).await,
         };
         self.asked(answer)
+    }
+
+    async fn delivered_lately(&self) -> Result<Option<Throughput>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::delivered(&self.pool, &self.table, mode).await)
+    }
+
+    async fn workers(&self) -> Result<Vec<String>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::workers(&self.pool, &self.table, mode).await)
     }
 
     async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {

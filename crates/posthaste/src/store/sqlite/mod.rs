@@ -1,5 +1,6 @@
 //! SQLite: every claim and settlement one statement; the database lets one writer in at a time.
 
+mod activity;
 mod admin;
 pub(crate) mod errors;
 pub(crate) mod inbox;
@@ -29,7 +30,7 @@ use super::tries::Tries;
 use super::{
     Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lanes, Lease,
     MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store,
-    Stream, TableName, WorkerId,
+    Stream, TableName, Throughput, WorkerId,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -284,6 +285,16 @@ impl Store for SqliteStore {
             Mode::Stream(_) => stream::admin::stats(&self.pool, &self.statements.stream_admin, cap).await,
         };
         self.asked(answer)
+    }
+
+    async fn delivered_lately(&self) -> Result<Option<Throughput>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::delivered(&self.pool, &self.table, mode).await)
+    }
+
+    async fn workers(&self) -> Result<Vec<String>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::workers(&self.pool, &self.table, mode).await)
     }
 
     async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {

@@ -242,6 +242,9 @@ impl Stream for SpiedStream {
     async fn blocked(&self, limit: u32) -> Result<Vec<stream::BlockedAggregate>> {
         self.inner.blocked(limit).await
     }
+    async fn blocked_by(&self, events: &[Uuid]) -> Result<Vec<stream::BlockedAggregate>> {
+        self.inner.blocked_by(events).await
+    }
     async fn lag(&self, cap: u32) -> Result<Vec<stream::LaneLag>> {
         self.inner.lag(cap).await
     }
