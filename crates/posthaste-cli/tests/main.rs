@@ -5,6 +5,13 @@
 //! | `support.rs` | running the binary, fresh databases, the databases' own clients |
 //! | `embedded.rs` | a newcomer in an empty directory |
 //! | `listing.rs` | `events list` and `events show` |
+//! | `refusing.rs` | a relay that makes some events dead |
+//! | `snapshot.rs` | answers as people see them, without what differs each time |
+//! | `dead.rs` | `dead list`, `show`, `replay` and `discard` |
+//! | `purge.rs` | `purge` |
+//! | `status.rs` | `status`, once and watched |
+//! | `terminal.rs` | widths, colours |
+//! | `completions.rs` | `completions` and `man` |
 //! | `streams.rs` | `lanes` and `blocked` |
 //! | `migrate.rs` | racing migrations, printed SQL, reverting |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
@@ -12,8 +19,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod bad_input;
+mod completions;
+mod dead;
 mod embedded;
 mod listing;
 mod migrate;
+mod purge;
+mod refusing;
+mod snapshot;
+mod status;
 mod streams;
 mod support;
+mod terminal;

@@ -89,7 +89,7 @@ async fn mend(target: &Target, ones: DeadOnes, deed: Deed, out: &mut impl Write)
         (true, false, false) | (false, true, false) | (false, false, true) => {}
         (false, false, false) => {
             let message =
-                "say which dead events: an id, a filter such as --topic or --since, or all with --all";
+                "no dead events are named; give an id, a filter such as --topic or --since, or --all";
             return Err(Failure::new(Exit::Usage, message));
         }
         _ => {
