@@ -17,7 +17,7 @@ use clap::{ArgGroup, Parser, Subcommand};
 use posthaste::store::Dialect;
 use time::OffsetDateTime;
 
-pub(crate) use operate::{Consent, Dead, DeadOnes, Doing, Events, List, Listing, Purge, StatusOf};
+pub(crate) use operate::{Consent, Dead, DeadOnes, Doing, Events, List, Listing, Purge, StatusOf, TailOf};
 pub(crate) use which::{Aggregate, Which};
 
 use crate::exit;
@@ -107,6 +107,9 @@ pub(crate) enum Migrate {
     Up {
         #[command(flatten)]
         making: Making,
+        /// Make or drop the trigger that wakes relays at every insert, whoever writes it; PostgreSQL only
+        #[arg(long, value_name = "STATE", value_enum)]
+        notify_on_insert: Option<Switch>,
     },
     /// Revert migrations; the first one's reversal drops the table and every event in it
     Down {
@@ -150,6 +153,12 @@ pub(crate) struct Making {
     /// Into how many lanes a stream is divided: a power of two up to 256 [default: 1]
     #[arg(long, value_name = "N", requires = "mode")]
     pub(crate) lanes: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -10,6 +10,7 @@
 //! | `dead.rs` | `dead list`, `show`, `replay` and `discard` |
 //! | `purge.rs` | `purge` |
 //! | `status.rs` | `status`, once and watched |
+//! | `tail.rs` | `events tail`, late commits among it |
 //! | `terminal.rs` | widths, colours |
 //! | `completions.rs` | `completions` and `man` |
 //! | `streams.rs` | `lanes` and `blocked` |
@@ -30,4 +31,5 @@ mod snapshot;
 mod status;
 mod streams;
 mod support;
+mod tail;
 mod terminal;

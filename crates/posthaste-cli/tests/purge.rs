@@ -37,6 +37,9 @@ fn op1_what_ended_is_purged_and_nothing_else() {
             format!("table {table} has no such delivered or dead events: nothing to purge\n")
         );
 
+        let none = db.run(["purge", "--dead", "--older-than", "1h", "--dry-run", "--json"]).exits(0).json();
+        assert_eq!((&none["dry_run"], &none["would_touch"][0]["count"]), (&json!(true), &json!(0)));
+
         let both = ["purge", "--delivered", "--dead", "--older-than", "0s"];
         let dry = db.run(both.into_iter().chain(["--dry-run"])).exits(0);
         assert_eq!(dry.err, "");

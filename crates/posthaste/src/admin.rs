@@ -3,9 +3,12 @@
 //! Looking costs a bounded amount whatever the table's size. What changes or deletes rows can be asked first
 //! what it would touch, and works in small batches.
 
+mod tail;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use tail::{Committed, Tail};
 use time::OffsetDateTime;
 use uuid::Uuid;
 

@@ -22,6 +22,20 @@ pub(crate) enum Events {
         #[arg(long)]
         json: bool,
     },
+    /// Print events as they are committed, from now on or from --since on, until Ctrl-C
+    Tail(Box<TailOf>),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TailOf {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Look every so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) every: Duration,
+    /// A line of JSON for each event
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, clap::Args)]

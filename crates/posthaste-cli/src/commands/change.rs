@@ -88,10 +88,6 @@ pub(super) async fn carry_out(
         _ => None,
     };
     let kinds: Vec<&str> = steps.iter().map(|step| step.kind).collect();
-    // What fits may be beyond what is counted; a sample is looked for everywhere.
-    if previews.iter().all(|preview| preview.sample.is_empty()) {
-        return nothing(target, deed, &kinds, doing, out);
-    }
     if doing.dry_run && doing.json {
         let steps: Vec<_> =
             kinds.iter().zip(&previews).map(|(kind, preview)| preview_json(kind, preview)).collect();
@@ -106,6 +102,10 @@ pub(super) async fn carry_out(
             }),
         )?;
         return Ok(Exit::Ok);
+    }
+    // What fits may be beyond what is counted; a sample is looked for everywhere.
+    if previews.iter().all(|preview| preview.sample.is_empty()) {
+        return nothing(target, deed, &kinds, doing, out);
     }
     let shown = shown(target, admin, deed, &kinds, &previews, blocked).await?;
     if doing.dry_run {

@@ -19,6 +19,7 @@ pub(super) async fn run(target: &Target, command: Events, out: &mut impl Write) 
     match command {
         Events::List(list) => self::list(target, *list, out).await,
         Events::Show { id, json } => show(target, &id, json, out).await,
+        Events::Tail(tail) => super::tail::run(target, *tail, out).await,
     }
 }
 

@@ -9,6 +9,7 @@ mod migrate;
 mod purge;
 mod status;
 mod stream;
+mod tail;
 
 use std::io::Write;
 
