@@ -234,3 +234,45 @@ fn dialects() -> impl TypedValueParser<Value = Dialect> {
     PossibleValuesParser::new(["postgres", "mysql", "mariadb", "sqlite"])
         .try_map(|name| Dialect::of_url(&format!("{name}:")))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory};
+
+    use super::Args;
+
+    /// The names of the commands that have none below them, with their options.
+    fn leaves(command: &Command, path: &str, found: &mut Vec<(String, Vec<String>)>) {
+        let below = command.get_subcommands().filter(|command| command.get_name() != "help");
+        let path = format!("{path} {}", command.get_name());
+        let mut is_leaf = true;
+        for command in below {
+            is_leaf = false;
+            leaves(command, &path, found);
+        }
+        if is_leaf {
+            let options = command.get_arguments().filter_map(|argument| argument.get_long());
+            found.push((path.trim().to_owned(), options.map(|long| format!("--{long}")).collect()));
+        }
+    }
+
+    #[test]
+    fn op1_the_command_line_makes_sense() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn op1_every_command_and_option_is_in_the_reference() {
+        let page = include_str!("../../../docs/src/reference/cli.md");
+        let mut found = Vec::new();
+        leaves(&Args::command(), "", &mut found);
+        assert!(found.iter().any(|(path, _)| path == "posthaste dead replay"), "{found:?}");
+        for (path, options) in found {
+            let name = path.trim_start_matches("posthaste ");
+            assert!(page.contains(&format!("`{path}")) || page.contains(&format!("`{name}")), "{path}");
+            for option in options {
+                assert!(page.contains(&option), "{option} of {path}");
+            }
+        }
+    }
+}

@@ -1,4 +1,5 @@
-//! A relay of the library that cannot deliver what was placed, and delivers everything else.
+//! A relay of the library that cannot deliver what was placed, never comes to an end with what is slow, and delivers
+//! everything else.
 
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,12 @@ impl Refusing {
 
     pub(crate) fn stop(self) {
         self.runtime.block_on(self.relay.stop());
+    }
+
+    /// Leaves it as it is, with what it is at.
+    pub(crate) fn abandon(self) {
+        drop(self.relay);
+        self.runtime.shutdown_background();
     }
 
     /// Lets it run until as many events as this are dead and nothing is left to be tried.
@@ -55,6 +62,7 @@ async fn refusing<B: Backend>(outbox: posthaste::produce::OutboxBuilder<B>, db: 
     let handler = |delivery: Delivery| async move {
         match delivery.event.topic() {
             "order.placed.v1" => Err(Failure::reject("no such \x1bcustomer")),
+            "order.slow.v1" => std::future::pending().await,
             _ => Ok(()),
         }
     };

@@ -80,6 +80,36 @@ fn op1_the_relays_of_a_stream_are_counted() {
 }
 
 #[test]
+fn op1_the_relays_of_a_queue_are_those_that_hold_an_event() {
+    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
+        let db = Db::with_table(kind, "queue");
+        let relay = Refusing::start(&db);
+        assert_eq!(
+            db.run(["status", "--json"]).exits(0).json()["relays"],
+            json!(null),
+            "nobody has anything to do"
+        );
+        let id = db.enqueue("order.slow.v1", "order/1");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let status = loop {
+            let status = db.run(["status", "--json"]).exits(0).json();
+            if status["processing"] == 1 {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "{kind:?}: {status}");
+        };
+        let event = db.run(["events", "show", &id, "--json"]).exits(0).json();
+        let [relay_named] = &status["relays"].as_array().unwrap()[..] else { panic!("{status}") };
+        let (relay_named, holder) = (relay_named.as_str().unwrap(), event["locked_by"].as_str().unwrap());
+        assert!(
+            holder.starts_with(relay_named) && !relay_named.contains(['~', '#']),
+            "{relay_named} {holder}"
+        );
+        relay.abandon();
+    }
+}
+
+#[test]
 fn op1_a_missing_table_has_no_status() {
     for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
         let db = Db::new(kind);

@@ -144,6 +144,34 @@ fn op1_an_event_that_is_committed_late_is_printed_late() {
 }
 
 #[test]
+fn op1_a_queue_in_which_nothing_happened_for_minutes_is_followed() {
+    let runtime = Runtime::new().unwrap();
+    let db = Db::with_table(Kind::Postgres, "queue");
+    let table = db.table();
+    let write = |topic: &str| {
+        let (columns, then) = ("topic, payload, created_at", "now() - interval '2 minutes'");
+        let insert = format!("INSERT INTO {table} ({columns}) VALUES ('{topic}', '1', {then})");
+        runtime.block_on(async {
+            let pool = sqlx::PgPool::connect(&db.server()).await.unwrap();
+            let mut tx = pool.begin().await.unwrap();
+            sqlx::query(sqlx::AssertSqlSafe(insert)).execute(&mut *tx).await.unwrap();
+            Slow::Postgres(tx)
+        })
+    };
+    db.enqueue("before", "order/1");
+    db.sql(&format!("UPDATE {table} SET created_at = now() - interval '3 minutes'"));
+    let (first, second) = (write("first"), write("second"));
+    let follower = Follower::start(&db, &["--json"]);
+    runtime.block_on(second.commit());
+    assert_eq!(follower.next_topic(), "second");
+    db.enqueue("soon", "order/2");
+    assert_eq!(follower.next_topic(), "soon");
+    runtime.block_on(first.commit());
+    assert_eq!(follower.next_topic(), "first");
+    assert_eq!(follower.stop(), [""; 0]);
+}
+
+#[test]
 fn op1_many_events_at_once_are_all_printed() {
     for (kind, mode) in [(Kind::Postgres, "queue"), (Kind::MariaDb, "stream"), (Kind::Sqlite, "queue")] {
         let db = Db::with_table(kind, mode);

@@ -66,7 +66,7 @@ pub struct Tail {
     filter: Filter,
     /// Everything above has not been looked for.
     after: i64,
-    /// What is above was written about then, or later.
+    /// When the last row before was written: what is above was at about that time, or later.
     at: OffsetDateTime,
     missing: BTreeMap<i64, Missing>,
     /// Found, and not told yet: the database was gone in between.
@@ -85,8 +85,8 @@ impl std::fmt::Debug for Tail {
 /// A sequence that was passed over.
 #[derive(Debug, Clone, Copy)]
 struct Missing {
-    /// When the row above it was written.
-    near: OffsetDateTime,
+    /// When the last row before was written: this one was at about that time, or later.
+    since: OffsetDateTime,
     noticed: Instant,
     looked: Instant,
     /// The next transaction to begin, once it has been missing for a while: those before are the ones that may have it.
@@ -94,9 +94,9 @@ struct Missing {
 }
 
 impl Missing {
-    fn new(near: OffsetDateTime) -> Self {
+    fn new(since: OffsetDateTime) -> Self {
         let now = Instant::now();
-        Self { near, noticed: now, looked: now, before: None }
+        Self { since, noticed: now, looked: now, before: None }
     }
 
     /// The longer it has been missing, the more rarely it is looked for.
@@ -122,17 +122,17 @@ impl Admin {
     ///
     /// On PostgreSQL and SQLite no event is missed, however late it is committed; on MySQL and MariaDB none that is committed
     /// within an hour of its insert. Three can be: one that is delivered and deleted between two looks, one whose row says
-    /// that it was written at another time (PostgreSQL), and one that was inserted before the newest 10 000 when it
-    /// began. Should more than 10 000 sequences be missing at once, [`Committed::overlooked`] says so.
+    /// that it was written at another time (PostgreSQL), and one that was inserted, when it began, more than ten minutes
+    /// ago or before the newest 10 000. Should more than 10 000 sequences be missing at once, [`Committed::overlooked`] says so.
     pub async fn tail(&self, filter: Filter, since: Option<OffsetDateTime>) -> Result<Tail> {
         let store = Arc::clone(&self.store);
         let now = store.now().await?;
         let recently = now - RECENT;
-        let begun =
-            store.arrivals(Sought::Newest(FAR), since.unwrap_or(recently).min(recently) - SLACK).await?;
+        let from = since.unwrap_or(recently).min(recently);
+        let begun = store.arrivals(Sought::Newest(FAR), from - SLACK).await?;
         let rows = &begun.rows[..];
         let mut tail =
-            Tail { store, filter, after: 0, at: now, missing: BTreeMap::new(), untold: Vec::new() };
+            Tail { store, filter, after: 0, at: from, missing: BTreeMap::new(), untold: Vec::new() };
         // Where it begins is behind everything that is not to be told, and may be in the middle of what was written of late.
         let first = since.and_then(|since| rows.iter().position(|row| row.created_at >= since));
         let (before, told) = rows.split_at(first.unwrap_or(rows.len()));
@@ -146,7 +146,6 @@ impl Admin {
             (None, Some(row)) => row.sequence - 1,
             (None, None) => 0,
         };
-        tail.at = told.iter().map(|row| row.created_at).min().unwrap_or(now).min(now);
         Ok(tail)
     }
 }
@@ -178,7 +177,8 @@ impl Tail {
         due.sort_unstable();
         due.truncate(SOUGHT);
         let due: Vec<i64> = due.into_iter().map(|(_, sequence)| sequence).collect();
-        let Some(oldest) = due.iter().filter_map(|sequence| self.missing.get(sequence)).map(|m| m.near).min()
+        let Some(oldest) =
+            due.iter().filter_map(|sequence| self.missing.get(sequence)).map(|m| m.since).min()
         else {
             return Ok(());
         };
@@ -211,7 +211,7 @@ impl Tail {
                     }
                 };
                 for sequence in (self.after + 1).max(furthest)..row.sequence {
-                    self.missing.insert(sequence, Missing::new(row.created_at));
+                    self.missing.insert(sequence, Missing::new(self.at));
                 }
             }
             self.after = self.after.max(row.sequence);
