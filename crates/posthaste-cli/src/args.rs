@@ -1,18 +1,31 @@
 //! The command line.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `args.rs` | what every command has, and what makes tables and events |
+//! | `args/which.rs` | which events |
+//! | `args/operate.rs` | what operators look at, mend and clear away |
+
+mod operate;
+mod which;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Parser, Subcommand};
-use posthaste::store::{Dialect, Status};
+use posthaste::store::Dialect;
 use time::OffsetDateTime;
+
+pub(crate) use operate::{Consent, Dead, DeadOnes, Doing, Events, List, Listing, Purge, StatusOf, TailOf};
+pub(crate) use which::{Aggregate, Which};
 
 use crate::commands::config::ConfigCommand;
 use crate::commands::demo::DemoArgs;
 use crate::commands::relay::RelayArgs;
 use crate::exit;
-use crate::when::{self, When};
+use crate::tone::Colour;
+use crate::when;
 
 /// A transactional outbox: events that commit with your data, delivered at least once.
 #[derive(Debug, Parser)]
@@ -20,6 +33,9 @@ use crate::when::{self, When};
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) place: Place,
+    /// When to use colours: auto is on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) color: Colour,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -57,6 +73,13 @@ pub(crate) enum Command {
     /// Look at events
     #[command(subcommand)]
     Events(Events),
+    /// Look at dead events, try them again, or delete them
+    #[command(subcommand)]
+    Dead(Dead),
+    /// Delete events that ended some time ago. Shows which, and asks
+    Purge(Purge),
+    /// Show how a table stands: what waits, what is dead, who is at work
+    Status(StatusOf),
     /// Check the configuration, or show every setting and where it came from
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -75,6 +98,16 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Print a script that completes commands in a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write the pages of all commands into a directory
+    Man {
+        /// The directory; it is created if need be
+        directory: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -83,6 +116,9 @@ pub(crate) enum Migrate {
     Up {
         #[command(flatten)]
         making: Making,
+        /// Make or drop the trigger that wakes relays at every insert, whoever writes it; PostgreSQL only
+        #[arg(long, value_name = "STATE", value_enum)]
+        notify_on_insert: Option<Switch>,
     },
     /// Revert migrations; the first one's reversal drops the table and every event in it
     Down {
@@ -129,20 +165,15 @@ pub(crate) struct Making {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ModeName {
     Queue,
     Stream,
-}
-
-/// Who agrees to a deletion.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Consent {
-    /// Do not ask
-    #[arg(long)]
-    pub(crate) yes: bool,
-    /// The table's name once more: needed where the database is on another machine
-    #[arg(long, value_name = "TABLE")]
-    pub(crate) confirm: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -172,7 +203,7 @@ pub(crate) struct Enqueue {
     #[arg(long, value_name = "TYPE")]
     pub(crate) event_type: Option<String>,
     /// What it happened to, such as order/42
-    #[arg(long, value_name = "TYPE/ID", value_parser = aggregate)]
+    #[arg(long, value_name = "TYPE/ID", value_parser = which::aggregate)]
     pub(crate) aggregate: Option<Aggregate>,
     /// The space in which topic and dedupe key are unique [default: default]
     #[arg(long)]
@@ -203,69 +234,6 @@ pub(crate) struct Enqueue {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Events {
-    /// List events, newest first
-    List(Box<List>),
-    /// Show one event with its payload
-    Show {
-        /// The event's id
-        id: String,
-        /// Answer in JSON
-        #[arg(long)]
-        json: bool,
-    },
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct List {
-    /// Only events in this state
-    #[arg(long, value_parser = statuses())]
-    pub(crate) status: Option<Status>,
-    /// Only this topic; * stands for any characters
-    #[arg(long)]
-    pub(crate) topic: Option<String>,
-    /// Only this type of event
-    #[arg(long, value_name = "TYPE")]
-    pub(crate) event_type: Option<String>,
-    /// Only this aggregate, such as order/42
-    #[arg(long, value_name = "TYPE/ID", value_parser = aggregate)]
-    pub(crate) aggregate: Option<Aggregate>,
-    /// Only this tenant
-    #[arg(long)]
-    pub(crate) tenant: Option<String>,
-    /// Only this namespace
-    #[arg(long)]
-    pub(crate) namespace: Option<String>,
-    /// Written since then: so long ago (2h), or at or after a time (2026-01-31T12:00:00Z)
-    #[arg(long, value_name = "WHEN", value_parser = when::when)]
-    pub(crate) since: Option<When>,
-    /// Written before then
-    #[arg(long, value_name = "WHEN", value_parser = when::when)]
-    pub(crate) until: Option<When>,
-    /// At most this many
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) limit: u32,
-    /// Oldest first instead of newest first
-    #[arg(long)]
-    pub(crate) oldest_first: bool,
-    /// Answer in JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// What an event happened to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Aggregate {
-    pub(crate) kind: String,
-    pub(crate) id: String,
-}
-
-fn aggregate(text: &str) -> Result<Aggregate, String> {
-    let (kind, id) = text.split_once('/').ok_or("not a type and an id such as order/42")?;
-    Ok(Aggregate { kind: kind.to_owned(), id: id.to_owned() })
-}
-
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("not a name and a value such as source=shop")?;
     Ok((name.to_owned(), value.to_owned()))
@@ -276,7 +244,44 @@ fn dialects() -> impl TypedValueParser<Value = Dialect> {
         .try_map(|name| Dialect::of_url(&format!("{name}:")))
 }
 
-fn statuses() -> impl TypedValueParser<Value = Status> {
-    PossibleValuesParser::new(["pending", "processing", "delivered", "dead"])
-        .try_map(|name| name.parse::<Status>())
+#[cfg(test)]
+mod tests {
+    use clap::{Command, CommandFactory};
+
+    use super::Args;
+
+    /// The names of the commands that have none below them, with their options.
+    fn leaves(command: &Command, path: &str, found: &mut Vec<(String, Vec<String>)>) {
+        let below = command.get_subcommands().filter(|command| command.get_name() != "help");
+        let path = format!("{path} {}", command.get_name());
+        let mut is_leaf = true;
+        for command in below {
+            is_leaf = false;
+            leaves(command, &path, found);
+        }
+        if is_leaf {
+            let options = command.get_arguments().filter_map(|argument| argument.get_long());
+            found.push((path.trim().to_owned(), options.map(|long| format!("--{long}")).collect()));
+        }
+    }
+
+    #[test]
+    fn op1_the_command_line_makes_sense() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn op1_every_command_and_option_is_in_the_reference() {
+        let page = include_str!("../../../docs/src/reference/cli.md");
+        let mut found = Vec::new();
+        leaves(&Args::command(), "", &mut found);
+        assert!(found.iter().any(|(path, _)| path == "posthaste dead replay"), "{found:?}");
+        for (path, options) in found {
+            let name = path.trim_start_matches("posthaste ");
+            assert!(page.contains(&format!("`{path}")) || page.contains(&format!("`{name}")), "{path}");
+            for option in options {
+                assert!(page.contains(&option), "{option} of {path}");
+            }
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Before something is deleted: the question, and who need not be asked.
+//! Before something is changed or deleted: the question, and who need not be asked.
 //!
 //! `--yes` answers the question. A database on another machine needs, beside the answer, the table's name
 //! repeated with `--confirm`, so that a shell with the wrong URL in its environment deletes nothing.

@@ -20,7 +20,7 @@ pub(crate) enum Exit {
     Database = 4,
     /// The table is missing or of another version.
     Table = 5,
-    /// Something is to be deleted and nobody has agreed.
+    /// Something is to be changed or deleted and nobody has agreed.
     Refused = 6,
 }
 
@@ -32,7 +32,7 @@ const MEANINGS: [(Exit, &str); 7] = [
     (Exit::BadInput, "an event, a file or a setting is not accepted"),
     (Exit::Database, "the database cannot be reached, denies access or is read-only"),
     (Exit::Table, "the table is missing or of another version: see `posthaste migrate`"),
-    (Exit::Refused, "nobody has agreed to a deletion: see --yes and --confirm"),
+    (Exit::Refused, "nobody has agreed to what changes or deletes events: see --yes and --confirm"),
 ];
 
 /// The last paragraph of `--help`.

@@ -91,3 +91,11 @@ pub(crate) fn write<T: Serialize + ?Sized>(out: &mut impl Write, value: &T) -> R
     writeln!(out)?;
     Ok(())
 }
+
+/// Writes a value as one line of JSON, and lets it go at once: whoever reads along waits for it.
+pub(crate) fn line<T: Serialize + ?Sized>(out: &mut impl Write, value: &T) -> Result<(), Failure> {
+    serde_json::to_writer(&mut *out, value).map_err(std::io::Error::from)?;
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}

@@ -2,14 +2,16 @@
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `args.rs` | the command line |
+//! | `args.rs`, `args/` | the command line |
 //! | `config/` | the settings: file, environment, flags |
 //! | `target.rs` | which database and table, and whether they are local |
 //! | `daemon/` | relays, sinks and routes of a running daemon |
 //! | `commands/` | one file per subcommand |
 //! | `table.rs`, `json.rs` | how events are shown to people and to programs |
+//! | `tone.rs` | colours |
 //! | `when.rs` | durations and times, read and written |
-//! | `confirm.rs` | asking before something is deleted |
+//! | `confirm.rs` | asking before something is changed or deleted |
+//! | `progress.rs`, `screen.rs` | what moves on a terminal: long work, and what is watched |
 //! | `failure.rs`, `exit.rs` | what is said of an error, and the exit code |
 //!
 //! What a command answers goes to standard output, everything else to standard error. A reader that has
@@ -23,8 +25,11 @@ mod daemon;
 mod exit;
 mod failure;
 mod json;
+mod progress;
+mod screen;
 mod table;
 mod target;
+mod tone;
 mod when;
 
 use std::io::{self, Write};
@@ -43,6 +48,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<Exit, Failure> {
+    args.color.choose();
     let serves = matches!(args.command, Command::Relay(_) | Command::Demo(_));
     let mut runtime =
         if serves { runtime::Builder::new_multi_thread() } else { runtime::Builder::new_current_thread() };

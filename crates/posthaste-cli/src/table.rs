@@ -1,15 +1,18 @@
-//! Listings for people: columns without lines, which fit the terminal, or are as wide as they need to be
-//! where the reader is a program. No colours.
+//! Listings for people: columns without lines, a line for each row. On a terminal they fit it: what is too long ends
+//! with `…`. Where the reader is a program, everything is whole.
 
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width, presets};
+use comfy_table::{Attribute, ColumnConstraint, ContentArrangement, Row, Table, Width, presets};
 use posthaste::store::{Record, Status};
 use time::OffsetDateTime;
 
+use crate::tone::{self, Tone};
 use crate::when;
 
-/// How narrow a column may get, with the space behind it: below that, broken words are harder to read than
-/// broken lines.
+/// How narrow a column may get, with the space behind it: what is cut shorter says nothing any more.
 const NARROWEST: u16 = 12;
+
+/// Cells are cut anywhere, not between words: no cell has this character.
+const NOWHERE: char = '\0';
 
 /// Characters below which a terminal has no room for every column.
 const NARROW: u16 = 100;
@@ -19,7 +22,7 @@ const NARROW: u16 = 100;
 pub(crate) enum Column {
     /// Keep its width.
     Rigid(&'static str),
-    /// Wrap, down to [`NARROWEST`].
+    /// Be cut, down to [`NARROWEST`].
     Soft(&'static str),
     /// Keep its width, or vanish from a terminal that is narrower than [`NARROW`].
     Spare(&'static str),
@@ -27,15 +30,56 @@ pub(crate) enum Column {
 
 use Column::{Rigid, Soft, Spare};
 
+/// A text, and what it says of the state of things.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    pub(crate) fn new(text: impl Into<String>, tone: Tone) -> Self {
+        Self { text: text.into(), tone }
+    }
+
+    fn styled(self, coloured: bool) -> comfy_table::Cell {
+        let cell = comfy_table::Cell::new(visible(&self.text, false));
+        match self.tone.colour() {
+            Some(colour) if coloured => cell.fg(colour),
+            _ => cell,
+        }
+    }
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self::new(text, Tone::Plain)
+    }
+}
+
 /// Columns below their names; the text ends with a line break.
-pub(crate) fn columns<const N: usize>(
+pub(crate) fn columns<const N: usize, C: Into<Cell>>(
     columns: [Column; N],
-    rows: impl IntoIterator<Item = [String; N]>,
+    rows: impl IntoIterator<Item = [C; N]>,
 ) -> String {
+    let coloured = tone::is_coloured();
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_header(columns.map(|(Rigid(name) | Soft(name) | Spare(name))| name));
-    table.add_rows(rows.into_iter().map(|row| row.map(|cell| visible(&cell, false))));
+    table.set_truncation_indicator("…").set_delimiter(NOWHERE).style_text_only();
+    if coloured {
+        // Else it would ask the environment once more, and not know of --color.
+        crossterm::style::force_color_output(true);
+        table.enforce_styling();
+    }
+    table.set_header(columns.map(|(Rigid(name) | Soft(name) | Spare(name))| {
+        let name = comfy_table::Cell::new(name);
+        if coloured { name.add_attribute(Attribute::Bold) } else { name }
+    }));
+    for row in rows {
+        let mut line = Row::from(row.map(|cell| cell.into().styled(coloured)));
+        line.max_height(1);
+        table.add_row(line);
+    }
     let narrow = table.width().is_some_and(|width| width < NARROW);
     let widths = table.column_max_content_widths();
     for ((column, kind), width) in table.column_iter_mut().zip(columns).zip(widths) {
@@ -52,15 +96,14 @@ pub(crate) fn columns<const N: usize>(
 /// A table of events.
 pub(crate) fn events(records: &[Record], now: OffsetDateTime) -> String {
     let rows = records.iter().map(|record| {
-        let event = record.event.as_ref();
         [
-            record.id.to_string(),
-            record.sequence.to_string(),
-            status(record, now),
-            event.map_or_else(|reason| format!("({reason})"), |event| event.topic().to_owned()),
-            event.ok().and_then(aggregate).unwrap_or_else(|| "-".to_owned()),
-            record.attempts.to_string(),
-            when::length(when::since(record.created_at, now)),
+            record.id.to_string().into(),
+            record.sequence.to_string().into(),
+            Cell::new(status(record, now), Tone::of(record.status)),
+            topic(record).into(),
+            aggregate_of(record).into(),
+            record.attempts.to_string().into(),
+            when::length(when::since(record.created_at, now)).into(),
         ]
     });
     let names = [
@@ -73,6 +116,19 @@ pub(crate) fn events(records: &[Record], now: OffsetDateTime) -> String {
         Rigid("AGE"),
     ];
     columns(names, rows)
+}
+
+/// Its topic, or why it has none.
+pub(crate) fn topic(record: &Record) -> String {
+    match &record.event {
+        Ok(event) => event.topic().to_owned(),
+        Err(reason) => format!("({reason})"),
+    }
+}
+
+/// Its aggregate, or a dash.
+pub(crate) fn aggregate_of(record: &Record) -> String {
+    record.event.as_ref().ok().and_then(aggregate).unwrap_or_else(|| "-".to_owned())
 }
 
 /// The status, and of one that is still to come, when.

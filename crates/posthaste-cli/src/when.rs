@@ -5,11 +5,14 @@ use std::time::Duration;
 use time::format_description::BorrowedFormatItem;
 use time::format_description::well_known::Rfc3339;
 use time::macros::format_description;
-use time::{OffsetDateTime, UtcOffset};
+use time::{Date, OffsetDateTime, UtcOffset};
 
 /// How an instant is shown to people.
 const STAMP: &[BorrowedFormatItem<'static>] =
     format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
+
+/// A day.
+const DATE: &[BorrowedFormatItem<'static>] = format_description!("[year]-[month]-[day]");
 
 /// Units, largest first, in milliseconds.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
@@ -48,15 +51,18 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "not a duration such as 500ms, 30s, 5m, 2h or 7d".to_owned())
 }
 
-/// Reads an instant of RFC 3339.
+/// Reads an instant of RFC 3339, or a date, which is the beginning of that day in UTC.
 pub(crate) fn instant(text: &str) -> Result<OffsetDateTime, String> {
-    OffsetDateTime::parse(text, &Rfc3339).map_err(|_| "not a time such as 2026-01-31T12:00:00Z".to_owned())
+    OffsetDateTime::parse(text, &Rfc3339)
+        .or_else(|_| Date::parse(text, DATE).map(|date| date.midnight().assume_utc()))
+        .map_err(|_| "not a time such as 2026-01-31T12:00:00Z, nor a date such as 2026-01-31".to_owned())
 }
 
 /// Reads a duration, meant as so long ago, or an instant.
 pub(crate) fn when(text: &str) -> Result<When, String> {
     duration(text).map(When::Ago).or_else(|_| instant(text).map(When::At)).map_err(|_| {
-        "neither a duration such as 30s, 5m or 2h nor a time such as 2026-01-31T12:00:00Z".into()
+        "neither a duration such as 30s, 5m or 2h nor a time such as 2026-01-31 or 2026-01-31T12:00:00Z"
+            .into()
     })
 }
 
@@ -115,7 +121,10 @@ mod tests {
         assert_eq!(when("2h")?.resolve(now), instant("2026-01-31T10:00:00Z")?);
         assert_eq!(when("2026-01-31T12:00:00+01:00")?.resolve(now), instant("2026-01-31T11:00:00Z")?);
         assert_eq!(when("99999999999d")?.resolve(now), OffsetDateTime::UNIX_EPOCH);
-        assert!(when("yesterday").is_err());
+        assert_eq!(when("2026-01-31")?.resolve(now), instant("2026-01-31T00:00:00Z")?);
+        for text in ["yesterday", "2026-02-30", "2026-1-31", "31.01.2026", "2026-01-31T12:00:00"] {
+            assert!(when(text).is_err(), "{text}");
+        }
         Ok(())
     }
 

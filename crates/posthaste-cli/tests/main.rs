@@ -5,6 +5,14 @@
 //! | `support.rs` | running the binary, fresh databases, the databases' own clients |
 //! | `embedded.rs` | a newcomer in an empty directory |
 //! | `listing.rs` | `events list` and `events show` |
+//! | `refusing.rs` | a relay that makes some events dead |
+//! | `snapshot.rs` | answers as people see them, without what differs each time |
+//! | `dead.rs` | `dead list`, `show`, `replay` and `discard` |
+//! | `purge.rs` | `purge` |
+//! | `status.rs` | `status`, once and watched |
+//! | `tail.rs` | `events tail`, late commits among it |
+//! | `terminal.rs` | widths, colours |
+//! | `completions.rs` | `completions` and `man` |
 //! | `streams.rs` | `lanes` and `blocked` |
 //! | `migrate.rs` | racing migrations, printed SQL, reverting |
 //! | `config.rs` | the configuration: where settings come from, and mistakes in them |
@@ -16,12 +24,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod bad_input;
+mod completions;
 mod config;
 mod daemon;
+mod dead;
 mod demo;
 mod embedded;
 mod listing;
 mod migrate;
+mod purge;
+mod refusing;
 mod relay;
+mod snapshot;
+mod status;
 mod streams;
 mod support;
+mod tail;
+mod terminal;

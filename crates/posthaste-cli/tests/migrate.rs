@@ -294,3 +294,30 @@ fn sm1_modes_that_cannot_be_are_refused() {
     }
     assert!(db.dir.is_empty(), "nothing was made");
 }
+
+#[test]
+fn op1_inserts_wake_relays_where_that_is_switched_on() {
+    let db = Db::new(Kind::Postgres);
+    let triggers = || {
+        let name = format!("'{}'::regclass", db.table());
+        db.sql(&format!("SELECT count(*) FROM pg_trigger WHERE tgrelid = {name} AND NOT tgisinternal"))
+    };
+    let up = |state| db.run(["migrate", "up", "--notify-on-insert", state]);
+    for _ in 0..2 {
+        let on = up("on").exits(0);
+        assert!(on.out.ends_with("an insert wakes relays by itself\n"), "{on:?}");
+        assert_eq!(triggers(), "1");
+    }
+    db.run(["migrate", "up"]).exits(0);
+    assert_eq!(triggers(), "1", "what is not said stays as it is");
+    let off = up("off").exits(0);
+    assert!(off.out.ends_with("an insert does not wake relays by itself\n"), "{off:?}");
+    assert_eq!(triggers(), "0");
+
+    up("maybe").exits(2);
+    for kind in [Kind::MariaDb, Kind::Sqlite] {
+        let db = Db::new(kind);
+        db.run(["migrate", "up", "--notify-on-insert", "on"]).fails(3, "only PostgreSQL has notifications");
+        assert!(kind != Kind::Sqlite || db.dir.is_empty(), "nothing was made");
+    }
+}

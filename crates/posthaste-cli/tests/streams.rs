@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use posthaste::relay::Relay;
-use posthaste::sink::Delivery;
-use posthaste::{Backend, Failure, Outbox};
 use serde_json::{Value, json};
 
+use crate::refusing::Refusing;
 use crate::support::{Db, Kind};
 
 const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Sqlite];
@@ -22,27 +20,6 @@ fn stream(kind: Kind) -> Db {
     }
     db.run(["enqueue", "order.paid.v1", "1", "--aggregate", "order/2"]).exits(0);
     db
-}
-
-/// A relay that cannot deliver what was placed.
-async fn relay(db: &Db) -> Relay {
-    let url = db.server();
-    match db.kind {
-        Kind::Postgres => refusing(Outbox::postgres(sqlx::PgPool::connect(&url).await.unwrap()), db).await,
-        Kind::MariaDb => refusing(Outbox::mysql(sqlx::MySqlPool::connect(&url).await.unwrap()), db).await,
-        Kind::Sqlite => refusing(Outbox::sqlite(sqlx::SqlitePool::connect(&url).await.unwrap()), db).await,
-    }
-}
-
-async fn refusing<B: Backend>(outbox: posthaste::produce::OutboxBuilder<B>, db: &Db) -> Relay {
-    let outbox = outbox.table(db.table()).build().unwrap();
-    let handler = |delivery: Delivery| async move {
-        match delivery.event.topic() {
-            "order.placed.v1" => Err(Failure::reject("no such \x1bcustomer")),
-            _ => Ok(()),
-        }
-    };
-    outbox.relay().handler(handler).start().await.unwrap()
 }
 
 fn sum(lanes: &Value, of: &str) -> u64 {
@@ -71,8 +48,7 @@ fn sm2_blocked_aggregates_and_lanes_are_shown() {
         let none = db.run(["blocked"]).exits(0);
         assert_eq!(none.out, format!("table {} has no blocked aggregates\n", db.table()));
 
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let relay = runtime.block_on(relay(&db));
+        let relay = Refusing::start(&db);
         let deadline = std::time::Instant::now() + Duration::from_secs(60);
         let (owned, blocked) = loop {
             let (lanes, blocked) = (lanes(&db), db.run(["blocked", "--json"]).exits(0).json());
@@ -100,7 +76,7 @@ fn sm2_blocked_aggregates_and_lanes_are_shown() {
         assert!(lines[0].starts_with("AGGREGATE") && lines[1].starts_with("order/1 "), "{listed:?}");
         assert!(lines.len() == 2 && !listed.out.contains('\x1b'), "{listed:?}");
 
-        runtime.block_on(relay.stop());
+        relay.stop();
         let shown = db.run(["lanes"]).exits(0);
         let lines: Vec<_> = shown.out.lines().collect();
         assert_eq!(

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid, Signal};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 /// What the binary said and how it ended.
 #[derive(Debug)]
@@ -84,6 +86,11 @@ impl Dir {
             command.env_remove(name);
         }
         command
+            .env_remove("NO_COLOR")
+            .env_remove("CLICOLOR")
+            .env_remove("CLICOLOR_FORCE")
+            .env("TERM", "xterm");
+        command
     }
 
     pub(crate) fn run<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Answer {
@@ -108,13 +115,7 @@ impl Dir {
         arguments: impl IntoIterator<Item = &'a str>,
         typed: &str,
     ) -> Answer {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let terminal =
-            File::from(rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap());
-        let mut master = File::from(master);
+        let (mut master, terminal) = screen(200);
         master.write_all(typed.as_bytes()).unwrap();
         let mut command = self.command(arguments);
         command.stdin(terminal.try_clone().unwrap()).stderr(terminal);
@@ -126,6 +127,38 @@ impl Dir {
         answer.err = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
         answer
     }
+}
+
+impl Dir {
+    /// Runs a command on a terminal so wide; the answer is what it showed, errors among it.
+    pub(crate) fn run_on_screen(mut command: Command, columns: u16) -> Answer {
+        let (mut master, terminal) = screen(columns);
+        command.stdout(terminal.try_clone().unwrap()).stderr(terminal);
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let mut shown = Vec::new();
+        let _ = master.read_to_end(&mut shown);
+        let code = child.wait().unwrap().code().expect("ended by a signal");
+        Answer { code, out: String::from_utf8(shown).unwrap().replace("\r\n", "\n"), err: String::new() }
+    }
+}
+
+/// A terminal so wide: what somebody sees of it, and what a program has of it.
+pub(crate) fn screen(columns: u16) -> (File, File) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let terminal = File::from(rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap());
+    let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal, size).unwrap();
+    (File::from(master), terminal)
+}
+
+/// Ctrl-C.
+pub(crate) fn interrupt(child: &Child) {
+    let pid = Pid::from_child(child);
+    rustix::process::kill_process(pid, Signal::INT).unwrap();
 }
 
 impl Drop for Dir {
@@ -148,6 +181,14 @@ pub(crate) fn unique() -> String {
     format!("t_{:x}_{nanos:x}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// Every database.
+pub(crate) const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Sqlite];
+
+/// Both modes on every database.
+pub(crate) fn everywhere() -> impl Iterator<Item = (Kind, &'static str)> {
+    KINDS.into_iter().flat_map(|kind| [(kind, "queue"), (kind, "stream")])
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Postgres,
@@ -164,6 +205,19 @@ pub(crate) struct Db {
 }
 
 impl Db {
+    /// A table on this database, and in this mode.
+    pub(crate) fn with_table(kind: Kind, mode: &str) -> Self {
+        let db = Self::new(kind);
+        db.run(["migrate", "up", "--mode", mode]).exits(0);
+        db
+    }
+
+    /// Writes an event with an empty payload; its id.
+    pub(crate) fn enqueue(&self, topic: &str, aggregate: &str) -> String {
+        let written = self.run(["enqueue", topic, "{}", "--aggregate", aggregate, "--json"]).exits(0).json();
+        written["id"].as_str().unwrap().to_owned()
+    }
+
     pub(crate) fn new(kind: Kind) -> Self {
         let db = Self { kind, dir: Dir::new(), space: unique() };
         match kind {

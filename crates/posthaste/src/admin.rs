@@ -3,9 +3,12 @@
 //! Looking costs a bounded amount whatever the table's size. What changes or deletes rows can be asked first
 //! what it would touch, and works in small batches.
 
+mod tail;
+
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use tail::{Committed, Tail};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -13,7 +16,10 @@ use crate::error::Result;
 use crate::produce::gate::Gate;
 use crate::produce::{Backend, Outbox};
 use crate::store::stream::{BlockedAggregate, LaneLag};
-use crate::store::{Count, Dialect, Ending, Filter, Page, Purge, Record, Stats, Status, Store, TableName};
+use crate::store::{
+    Count, Dialect, Ending, Filter, MigrationState, Mode, Page, Purge, Record, Stats, Status, Store,
+    TableName, Throughput,
+};
 
 /// Rows counted at most, so that a look at a table of any size is cheap.
 const CAP: u32 = 10_000;
@@ -68,8 +74,18 @@ pub struct TableStatus {
     pub table: TableName,
     /// The kind of database it is in.
     pub dialect: Dialect,
+    /// Whether it is a queue or a stream; `None` if it was not made by posthaste's migrations.
+    pub mode: Option<Mode>,
+    /// The newest migration it has, and the newest that this version of posthaste knows.
+    pub schema: (u32, u32),
     /// How many events are where.
     pub stats: Stats,
+    /// How fast it delivered of late, where its rows say so.
+    pub delivered: Option<Throughput>,
+    /// Who is at work: of a stream, the relays that live; of a queue, those that hold an event now.
+    pub workers: Vec<String>,
+    /// Aggregates of a stream that wait for an operator.
+    pub blocked: Count,
     /// The database's clock.
     pub now: OffsetDateTime,
     /// The database's clock less this process's.
@@ -82,15 +98,35 @@ impl Admin {
         Self { store, gate: Arc::default() }
     }
 
+    /// The database's clock.
+    pub async fn now(&self) -> Result<OffsetDateTime> {
+        self.store.now().await
+    }
+
+    /// Whether the table is a queue or a stream; `None` if posthaste's migrations have not made it.
+    pub async fn mode(&self) -> Result<Option<Mode>> {
+        self.store.mode().await
+    }
+
     /// How many events are where, how old the oldest is, and what the clocks say.
     pub async fn status(&self) -> Result<TableStatus> {
         let before = OffsetDateTime::now_utc();
         let now = self.store.now().await?;
         let ours = before + (OffsetDateTime::now_utc() - before) / 2;
+        let stats = self.store.stats(CAP).await?;
+        let states = self.store.migrations().await?;
+        let newest = |of: &dyn Fn(&MigrationState) -> bool| {
+            states.iter().filter(|state| of(state)).map(|state| state.version).max().unwrap_or(0)
+        };
         Ok(TableStatus {
             table: self.store.table().clone(),
             dialect: self.store.dialect(),
-            stats: self.store.stats(CAP).await?,
+            mode: self.store.mode().await?,
+            schema: (newest(&|state| state.applied_at.is_some()), newest(&|state| state.known)),
+            stats,
+            delivered: self.store.delivered_lately().await?,
+            workers: self.store.workers().await?,
+            blocked: self.blocked_count().await?,
             now,
             clock_skew: now - ours,
         })
@@ -137,6 +173,23 @@ impl Admin {
             Some(stream) => stream.blocked(limit).await,
             None => Ok(Vec::new()),
         }
+    }
+
+    /// Those of the blocked aggregates that one of these events blocks.
+    pub async fn blocked_by(&self, events: &[Uuid]) -> Result<Vec<BlockedAggregate>> {
+        match self.store.stream().await? {
+            Some(stream) if !events.is_empty() => stream.blocked_by(events).await,
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// How many aggregates of a stream are blocked, counted no further than a limit; of a queue none is.
+    pub async fn blocked_count(&self) -> Result<Count> {
+        let lanes = self.lanes().await?;
+        Ok(lanes.iter().fold(Count::default(), |all, lane| Count {
+            n: all.n + lane.blocked.n,
+            capped: all.capped || lane.blocked.capped,
+        }))
     }
 
     /// The lanes of a stream: who owns each, and how far it is behind; a queue has none.

@@ -19,16 +19,19 @@ pub(super) async fn run(target: &Target, command: Events, out: &mut impl Write) 
     match command {
         Events::List(list) => self::list(target, *list, out).await,
         Events::Show { id, json } => show(target, &id, json, out).await,
+        Events::Tail(tail) => super::tail::run(target, *tail, out).await,
     }
 }
 
 async fn list(target: &Target, list: List, out: &mut impl Write) -> Result<Exit, Failure> {
     let store = target.open().await?;
     let now = store.now().await?;
-    let (limit, json, newest_first) = (list.limit, list.json, !list.oldest_first);
-    let filter = filter(list, now);
-    let records = store.list(&filter, Page { newest_first, ..Page::first(limit) }).await?;
-    if json {
+    let List { status, which, listing } = list;
+    let mut filter = which.filter(now);
+    filter.status = status;
+    let page = Page { newest_first: !listing.oldest_first, ..Page::first(listing.limit) };
+    let records = store.list(&filter, page).await?;
+    if listing.json {
         json::write(out, &records.iter().map(EventJson::new).collect::<Vec<_>>())?;
     } else if records.is_empty() {
         let which = if filter == Filter::all() { "no events" } else { "no such events" };
@@ -37,19 +40,6 @@ async fn list(target: &Target, list: List, out: &mut impl Write) -> Result<Exit,
         out.write_all(table::events(&records, now).as_bytes())?;
     }
     Ok(Exit::Ok)
-}
-
-fn filter(list: List, now: OffsetDateTime) -> Filter {
-    let mut filter = Filter::all();
-    filter.status = list.status;
-    filter.topic = list.topic;
-    filter.event_type = list.event_type;
-    (filter.aggregate_type, filter.aggregate_id) = list.aggregate.map(|a| (a.kind, a.id)).unzip();
-    filter.tenant_id = list.tenant;
-    filter.namespace = list.namespace;
-    filter.since = list.since.map(|since| since.resolve(now));
-    filter.until = list.until.map(|until| until.resolve(now));
-    filter
 }
 
 async fn show(target: &Target, id: &str, json: bool, out: &mut impl Write) -> Result<Exit, Failure> {
@@ -63,13 +53,13 @@ async fn show(target: &Target, id: &str, json: bool, out: &mut impl Write) -> Re
     if json {
         json::write(out, &EventJson::with_payload(&record))?;
     } else {
-        out.write_all(details(&record, store.now().await?).as_bytes())?;
+        out.write_all(details(&record, store.now().await?, "").as_bytes())?;
     }
     Ok(Exit::Ok)
 }
 
-/// Everything about one event, a line for each thing it has, and its payload.
-fn details(record: &Record, now: OffsetDateTime) -> String {
+/// Everything about one event, a line for each thing it has, and its payload; `more` is lines that go before that.
+pub(super) fn details(record: &Record, now: OffsetDateTime, more: &str) -> String {
     let mut lines = Lines::default();
     lines.add("id", Some(record.id));
     lines.add("sequence", Some(record.sequence));
@@ -94,6 +84,7 @@ fn details(record: &Record, now: OffsetDateTime) -> String {
     lines.add("settled", record.settled_at.map(when::stamp));
     lines.add("locked by", record.locked_by.as_ref());
     lines.add("locked until", record.locked_until.map(when::stamp));
+    lines.0 += more;
     match &record.event {
         Ok(event) => {
             let payload = event.payload();

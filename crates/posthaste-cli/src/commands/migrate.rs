@@ -6,7 +6,7 @@ use posthaste::ErrorKind;
 use posthaste::store::{Dialect, Difference, Filter, MigrationState, Mode, Status, Store, migration_sql_as};
 use serde_json::json;
 
-use crate::args::{Consent, Making, Migrate, ModeName};
+use crate::args::{Consent, Making, Migrate, ModeName, Switch};
 use crate::confirm::confirm;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -20,7 +20,7 @@ const CAP: u32 = 10_000;
 /// Runs one of its commands.
 pub(super) async fn run(target: &Target, command: Migrate, out: &mut impl Write) -> Result<Exit, Failure> {
     match command {
-        Migrate::Up { making } => up(target, mode(&making)?, out).await,
+        Migrate::Up { making, notify_on_insert } => up(target, mode(&making)?, notify_on_insert, out).await,
         Migrate::Down { to, consent } => down(target, to, &consent, out).await,
         Migrate::Print { dialect, from, making } => {
             let mode = mode(&making)?.unwrap_or_default();
@@ -56,8 +56,18 @@ fn derived(target: &Target) -> Dialect {
     dialect
 }
 
-async fn up(target: &Target, mode: Option<Mode>, out: &mut impl Write) -> Result<Exit, Failure> {
+async fn up(
+    target: &Target,
+    mode: Option<Mode>,
+    notify_on_insert: Option<Switch>,
+    out: &mut impl Write,
+) -> Result<Exit, Failure> {
     let table = target.table();
+    if notify_on_insert.is_some() && target.dialect() != Dialect::Postgres {
+        let message =
+            format!("table {table}: only PostgreSQL has notifications; leave --notify-on-insert away");
+        return Err(Failure::new(Exit::BadInput, message));
+    }
     let store = target.open_or_create().await?;
     let applied = match mode {
         Some(mode) => store.migrate_up_as(mode).await?,
@@ -68,6 +78,11 @@ async fn up(target: &Target, mode: Option<Mode>, out: &mut impl Write) -> Result
     }
     for version in applied {
         writeln!(out, "table {table}: applied migration {version}")?;
+    }
+    if let Some(switch) = notify_on_insert {
+        store.notify_on_insert(switch == Switch::On).await?;
+        let now = if switch == Switch::On { "wakes" } else { "does not wake" };
+        writeln!(out, "table {table}: an insert {now} relays by itself")?;
     }
     Ok(Exit::Ok)
 }

@@ -1,12 +1,18 @@
 //! The subcommands, a file for each.
 
+mod change;
+mod completions;
 pub(crate) mod config;
+mod dead;
 pub(crate) mod demo;
 mod enqueue;
 mod events;
 mod migrate;
+mod purge;
 pub(crate) mod relay;
+mod status;
 mod stream;
+mod tail;
 
 use std::io::Write;
 
@@ -28,6 +34,12 @@ pub(crate) async fn serve(args: Args) -> Result<Exit, Failure> {
 
 /// Runs what the command line asks for; the answer goes to `out`.
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failure> {
+    // These look at no database.
+    match args.command {
+        Command::Completions { shell } => return completions::script(shell, out),
+        Command::Man { directory } => return completions::manual(directory.as_deref(), out),
+        _ => {}
+    }
     let settings = Config::load(&args.place);
     // It speaks of mistakes itself.
     if let Command::Config(command) = args.command {
@@ -39,7 +51,11 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failur
         Command::Migrate(command) => migrate::run(&target, command, out).await,
         Command::Enqueue(command) => enqueue::run(&target, *command, out).await,
         Command::Events(command) => events::run(&target, command, out).await,
+        Command::Dead(command) => dead::run(&target, command, out).await,
+        Command::Purge(command) => purge::run(&target, command, out).await,
+        Command::Status(command) => status::run(&target, &command, out).await,
         // Handled above, and by `serve`.
+        Command::Completions { .. } | Command::Man { .. } => Ok(Exit::Ok),
         Command::Config(_) | Command::Relay(_) | Command::Demo(_) => Ok(Exit::Ok),
         Command::Lanes { json } => stream::lanes(&target, json, out).await,
         Command::Blocked { limit, json } => stream::blocked(&target, limit, json, out).await,

@@ -4,6 +4,7 @@
 //! lease from an earlier claim of the same worker never fits a later one, whatever was released or replayed
 //! in between.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,15 @@ const PRESENT: char = '~';
 
 /// Numbers every claim of this process.
 static CLAIMS: AtomicU64 = AtomicU64::new(1);
+
+/// The names of the workers that these holders of leases are, each once.
+pub(crate) fn workers_of(holders: &[String]) -> Vec<String> {
+    let names = holders.iter().map(|holder| {
+        let name = holder.split_once('#').map_or(holder.as_str(), |(name, _)| name);
+        name.trim_end_matches(PRESENT).to_owned()
+    });
+    names.collect::<BTreeSet<_>>().into_iter().collect()
+}
 
 /// The name of one that claims: unique among all that share the table, at any time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -15,9 +15,9 @@ use uuid::Uuid;
 use super::claim::exhausted;
 use super::settlement::{rounds, stored_error};
 use super::{
-    Buried, Claim, Claimed, ClaimedBatch, Count, Dialect, Difference, Ending, Enqueued, Extended, Filter,
-    Keep, Lease, Lock, Mark, MigrationState, Notifications, Page, Purge, Record, Session, Settled,
-    Settlement, Stats, Status, Store, TableName, Verdict, WorkerId,
+    Arrival, Arrivals, Buried, Claim, Claimed, ClaimedBatch, Count, Dialect, Difference, Ending, Enqueued,
+    Extended, Filter, Keep, Lease, Lock, Mark, MigrationState, Notifications, Page, Purge, Record, Running,
+    Session, Settled, Settlement, Sought, Stats, Status, Store, TableName, Verdict, WorkerId,
 };
 use crate::error::Result;
 use crate::event::{Available, Event};
@@ -415,6 +415,39 @@ impl Store for MemoryStore {
             .take(page.limit as usize)
             .map(|row| row.record(rows.now()))
             .collect())
+    }
+
+    async fn arrivals(&self, sought: Sought<'_>, _since: OffsetDateTime) -> Result<Arrivals> {
+        let rows = self.lock();
+        let arrived = |row: &Row| Arrival {
+            sequence: row.sequence,
+            id: row.event.id,
+            created_at: row.record(rows.now()).created_at,
+        };
+        let all = &rows.by_sequence;
+        let rows = match sought {
+            Sought::Newest(limit) => {
+                let mut newest: Vec<Arrival> = all.values().rev().take(limit as usize).map(arrived).collect();
+                newest.reverse();
+                newest
+            }
+            Sought::After(after, limit) => all
+                .range(after.saturating_add(1)..)
+                .take(limit as usize)
+                .map(|(_, row)| arrived(row))
+                .collect(),
+            Sought::Among(sequences) => {
+                sequences.iter().filter_map(|sequence| all.get(sequence)).map(arrived).collect()
+            }
+        };
+        // A row is written when its transaction commits.
+        Ok(Arrivals { rows, running: Running::InOrder })
+    }
+
+    async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>> {
+        let rows = self.lock();
+        let named = rows.fitting(filter).into_iter().filter(|row| ids.contains(&row.event.id));
+        Ok(named.map(|row| row.record(rows.now())).collect())
     }
 
     async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {

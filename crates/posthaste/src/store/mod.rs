@@ -12,6 +12,8 @@
 //! | `stream/` | lanes and their owners, pages, parked events; what operators do with a stream |
 //! | `session.rs` | live workers, and the locks that only one of them holds |
 //! | `wake.rs` | notifications between processes |
+//! | `activity.rs` | who is at work, and how fast |
+//! | `arrivals.rs` | rows by their sequences, for those who follow the table |
 //! | `admin.rs` | look, count, replay, discard, purge |
 //! | `schema.rs` | migrations under a lock, validation against the live table |
 //! | `inbox.rs` | what a consumer has already taken |
@@ -19,6 +21,7 @@
 //!
 //! All times stored or compared are the database's own clock.
 
+mod arrivals;
 mod claim;
 pub(crate) mod columns;
 mod connect;
@@ -54,6 +57,7 @@ use uuid::Uuid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 
+pub use arrivals::{Arrival, Arrivals, Running, Sought};
 pub(crate) use claim::exhausted;
 pub use claim::{AttemptLimits, Buried, Claim, Claimed, ClaimedBatch, Mark, Topics};
 pub use connect::{Dialect, connect};
@@ -68,7 +72,7 @@ pub use mysql::{MySqlStore, inbox::MySqlInbox};
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresStore, inbox::PostgresInbox};
 pub use purge::{Ending, Purge};
-pub use record::{Count, Record, Stats};
+pub use record::{Count, Record, Stats, Throughput};
 pub use session::{Lock, Notifications, Session};
 pub use settlement::{Keep, Settled, Settlement, Verdict};
 #[cfg(feature = "sqlite")]
@@ -185,6 +189,14 @@ pub trait Store: Send + Sync + 'static {
     /// Listens for such notifications; `None` where the database has none.
     async fn listen(&self) -> Result<Option<Box<dyn Notifications>>>;
 
+    /// Makes every insert notify, whoever writes it, or no longer; an error where the database has no notifications. At
+    /// each commit it takes a lock of the whole cluster: see the guide of the hot path before.
+    async fn notify_on_insert(&self, _on: bool) -> Result<()> {
+        let message =
+            format!("table {}: this database has no notifications; only PostgreSQL has", self.table());
+        Err(Error::new(ErrorKind::InvalidSetting, message))
+    }
+
     // Operate.
 
     /// One row.
@@ -197,8 +209,27 @@ pub trait Store: Send + Sync + 'static {
     /// that, and marked as capped where there are, so that its cost does not grow with the table.
     async fn count(&self, filter: &Filter, cap: u32) -> Result<Count>;
 
+    /// Rows by their sequences, without what is in them. PostgreSQL finds those of a queue by the time they were written:
+    /// there, it looks no further back than `since`.
+    async fn arrivals(&self, sought: Sought<'_>, since: OffsetDateTime) -> Result<Arrivals>;
+
+    /// Those of these events that fit.
+    async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>>;
+
     /// The state of the table, counting no further than `cap`.
     async fn stats(&self, cap: u32) -> Result<Stats>;
+
+    /// How fast events were delivered of late, as far as the rows say; `None` where they say nothing: none that was
+    /// delivered is kept, or delivering one writes nothing to it (streams on PostgreSQL).
+    async fn delivered_lately(&self) -> Result<Option<Throughput>> {
+        Ok(None)
+    }
+
+    /// Who is at work: of a stream, the relays that live; of a queue, those that hold leases among the first 10 000
+    /// unsettled rows, so that a relay with nothing to do is not seen.
+    async fn workers(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 
     /// Makes dead events that fit pending again, with their attempts reset and their last error kept; at
     /// most `limit`, oldest first. Answers with how many.

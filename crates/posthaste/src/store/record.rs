@@ -85,3 +85,47 @@ pub struct Stats {
     /// How long the oldest undelivered event has been available; `None` if none is.
     pub oldest_age: Option<Duration>,
 }
+
+/// How far back [`Throughput`] looks.
+pub(crate) const LATELY: Duration = Duration::from_secs(10);
+
+/// How many events were delivered of late, as far as the rows that are kept say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Throughput {
+    /// So many.
+    pub delivered: u64,
+    /// Within this time: ten seconds, or less where very many were.
+    pub within: Duration,
+}
+
+impl Throughput {
+    /// Rows looked at.
+    pub(crate) const MOST: i64 = 10_000;
+
+    /// From a count of the newest ones, and the microseconds since the oldest of those.
+    pub(crate) fn of(n: i64, age: Option<i64>) -> Self {
+        let within = match age {
+            Some(age) if n >= Self::MOST => Duration::from_micros(age.max(1).unsigned_abs()).min(LATELY),
+            _ => LATELY,
+        };
+        Self { delivered: u64::try_from(n).unwrap_or(0), within }
+    }
+
+    /// Events per second.
+    pub fn per_second(&self) -> f64 {
+        self.delivered as f64 / self.within.as_secs_f64()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn op1_a_rate_is_of_ten_seconds_or_of_the_rows_looked_at() {
+        assert_eq!(Throughput::of(25, Some(9_000_000)).per_second(), 2.5);
+        assert_eq!(Throughput::of(0, None).per_second(), 0.0);
+        assert_eq!(Throughput::of(Throughput::MOST, Some(2_000_000)).per_second(), 5000.0);
+    }
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::super::feed::{Fed, Said};
 use super::*;
@@ -140,6 +141,10 @@ impl Stream for Fake {
 
     async fn has_parked(&self, _: &[u16]) -> Result<bool> {
         Ok(true)
+    }
+
+    async fn blocked_by(&self, _: &[Uuid]) -> Result<Vec<BlockedAggregate>> {
+        Ok(Vec::new())
     }
 
     async fn blocked(&self, _: u32) -> Result<Vec<BlockedAggregate>> {

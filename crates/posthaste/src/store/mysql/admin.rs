@@ -43,6 +43,25 @@ pub(super) async fn list(
     query.build().fetch_all(pool).await?.iter().map(read_record).collect()
 }
 
+/// Those of these events that fit.
+pub(super) async fn fitting(
+    pool: &MySqlPool,
+    table: &TableName,
+    filter: &Filter,
+    ids: &[Uuid],
+) -> sqlx::Result<Vec<Record>> {
+    let mut query = select(table);
+    query.push(" WHERE true");
+    push_filter(&mut query, filter);
+    query.push(" AND id IN (");
+    let mut named = query.separated(", ");
+    for id in ids {
+        named.push_bind(*id);
+    }
+    query.push(")");
+    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+}
+
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(super) async fn count(
     pool: &MySqlPool,

@@ -1,7 +1,9 @@
 //! MySQL and MariaDB: row leases with `FOR UPDATE SKIP LOCKED`; neither can return what it updates, so a claim
 //! and a settlement are short transactions.
 
+mod activity;
 mod admin;
+mod arrivals;
 pub(crate) mod errors;
 pub(crate) mod inbox;
 pub(crate) mod insert;
@@ -28,9 +30,9 @@ use super::settlement::{lost, rounds};
 use super::stream::known::KnownMode;
 use super::tries::Tries;
 use super::{
-    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lanes, Lease,
-    MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store,
-    Stream, TableName, WorkerId,
+    Arrivals, Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lanes,
+    Lease, MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Sought,
+    Stats, Store, Stream, TableName, Throughput, WorkerId,
 };
 use crate::error::Result;
 use crate::event::Event;
@@ -295,6 +297,34 @@ impl Store for MySqlStore {
             Mode::Stream(_) => stream::admin::stats(&self.pool, &self.statements.stream_admin, cap).await,
         };
         self.asked(answer)
+    }
+
+    async fn arrivals(&self, sought: Sought<'_>, since: OffsetDateTime) -> Result<Arrivals> {
+        let mode = self.known_mode().await?;
+        self.asked(arrivals::arrivals(&self.pool, &self.table, mode, sought, since).await)
+    }
+
+    async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::fitting(&self.pool, &self.table, filter, ids).await,
+            Mode::Stream(_) => {
+                stream::admin::fitting(&self.pool, &self.statements.stream_admin, filter, ids).await
+            }
+        };
+        self.asked(answer)
+    }
+
+    async fn delivered_lately(&self) -> Result<Option<Throughput>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::delivered(&self.pool, &self.table, mode).await)
+    }
+
+    async fn workers(&self) -> Result<Vec<String>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::workers(&self.pool, &self.table, mode).await)
     }
 
     async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {

@@ -41,6 +41,20 @@ pub(super) async fn list(
     query.build().fetch_all(pool).await?.iter().map(read_record).collect()
 }
 
+/// Those of these events that fit.
+pub(super) async fn fitting(
+    pool: &PgPool,
+    table: &TableName,
+    filter: &Filter,
+    ids: &[Uuid],
+) -> sqlx::Result<Vec<Record>> {
+    let mut query = select(table);
+    query.push(" WHERE true");
+    push_filter(&mut query, filter);
+    query.push(" AND id = ANY (").push_bind(ids.to_vec()).push(")");
+    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+}
+
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(super) async fn count(
     pool: &PgPool,

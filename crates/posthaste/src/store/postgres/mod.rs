@@ -1,6 +1,8 @@
 //! PostgreSQL: row leases with `FOR UPDATE SKIP LOCKED`, every claim and settlement one statement.
 
+mod activity;
 mod admin;
+mod arrivals;
 pub(crate) mod errors;
 pub(crate) mod inbox;
 pub(crate) mod insert;
@@ -27,9 +29,9 @@ use super::settlement::{lost, rounds};
 use super::stream::known::KnownMode;
 use super::tries::Tries;
 use super::{
-    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lease, MigrationState,
-    Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store, Stream, TableName,
-    WorkerId,
+    Arrivals, Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lease,
+    MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Sought, Stats,
+    Store, Stream, TableName, Throughput, WorkerId,
 };
 use crate::error::Result;
 use crate::event::Event;
@@ -249,6 +251,10 @@ impl Store for PostgresStore {
         wake::notify(&self.pool, &self.table).await
     }
 
+    async fn notify_on_insert(&self, on: bool) -> Result<()> {
+        wake::notify_on_insert(&self.pool, &self.table, on).await
+    }
+
     async fn listen(&self) -> Result<Option<Box<dyn Notifications>>> {
         wake::listen(&self.pool, &self.table).await
     }
@@ -287,6 +293,34 @@ impl Store for PostgresStore {
             Mode::Stream(_) => stream::admin::stats(&self.pool, &self.statements.stream_admin, cap).await,
         };
         self.asked(answer)
+    }
+
+    async fn arrivals(&self, sought: Sought<'_>, since: OffsetDateTime) -> Result<Arrivals> {
+        let mode = self.known_mode().await?;
+        self.asked(arrivals::arrivals(&self.pool, &self.table, mode, sought, since).await)
+    }
+
+    async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::fitting(&self.pool, &self.table, filter, ids).await,
+            Mode::Stream(_) => {
+                stream::admin::fitting(&self.pool, &self.statements.stream_admin, filter, ids).await
+            }
+        };
+        self.asked(answer)
+    }
+
+    async fn delivered_lately(&self) -> Result<Option<Throughput>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::delivered(&self.pool, &self.table, mode).await)
+    }
+
+    async fn workers(&self) -> Result<Vec<String>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::workers(&self.pool, &self.table, mode).await)
     }
 
     async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {

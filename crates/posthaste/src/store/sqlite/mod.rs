@@ -1,6 +1,8 @@
 //! SQLite: every claim and settlement one statement; the database lets one writer in at a time.
 
+mod activity;
 mod admin;
+mod arrivals;
 pub(crate) mod errors;
 pub(crate) mod inbox;
 pub(crate) mod insert;
@@ -27,9 +29,9 @@ use super::settlement::{lost, rounds};
 use super::stream::known::KnownMode;
 use super::tries::Tries;
 use super::{
-    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lanes, Lease,
-    MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store,
-    Stream, TableName, WorkerId,
+    Arrivals, Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lanes,
+    Lease, MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Sought,
+    Stats, Store, Stream, TableName, Throughput, WorkerId,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -284,6 +286,34 @@ impl Store for SqliteStore {
             Mode::Stream(_) => stream::admin::stats(&self.pool, &self.statements.stream_admin, cap).await,
         };
         self.asked(answer)
+    }
+
+    async fn arrivals(&self, sought: Sought<'_>, since: OffsetDateTime) -> Result<Arrivals> {
+        let mode = self.known_mode().await?;
+        self.asked(arrivals::arrivals(&self.pool, &self.table, mode, sought, since).await)
+    }
+
+    async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answer = match self.known_mode().await? {
+            Mode::Queue => admin::fitting(&self.pool, &self.table, filter, ids).await,
+            Mode::Stream(_) => {
+                stream::admin::fitting(&self.pool, &self.statements.stream_admin, filter, ids).await
+            }
+        };
+        self.asked(answer)
+    }
+
+    async fn delivered_lately(&self) -> Result<Option<Throughput>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::delivered(&self.pool, &self.table, mode).await)
+    }
+
+    async fn workers(&self) -> Result<Vec<String>> {
+        let mode = self.known_mode().await?;
+        self.asked(activity::workers(&self.pool, &self.table, mode).await)
     }
 
     async fn replay(&self, filter: &Filter, limit: u32) -> Result<u64> {

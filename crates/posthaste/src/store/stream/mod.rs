@@ -34,6 +34,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use uuid::Uuid;
 
 use super::{Keep, WorkerId};
 use crate::error::Result;
@@ -109,6 +110,9 @@ pub trait Stream: Send + Sync + 'static {
 
     /// Aggregates that stay blocked until an operator replays or discards their dead event, oldest first.
     async fn blocked(&self, limit: u32) -> Result<Vec<BlockedAggregate>>;
+
+    /// Those of them that one of these events blocks.
+    async fn blocked_by(&self, events: &[Uuid]) -> Result<Vec<BlockedAggregate>>;
 
     /// How far each lane is behind, counting no further than `cap`.
     async fn lag(&self, cap: u32) -> Result<Vec<LaneLag>>;

@@ -142,6 +142,21 @@ impl Store for Spy {
     async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
         self.inner.list(filter, page).await
     }
+    async fn notify_on_insert(&self, on: bool) -> Result<()> {
+        self.inner.notify_on_insert(on).await
+    }
+    async fn arrivals(&self, sought: Sought<'_>, since: OffsetDateTime) -> Result<Arrivals> {
+        self.inner.arrivals(sought, since).await
+    }
+    async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>> {
+        self.inner.fitting(filter, ids).await
+    }
+    async fn delivered_lately(&self) -> Result<Option<Throughput>> {
+        self.inner.delivered_lately().await
+    }
+    async fn workers(&self) -> Result<Vec<String>> {
+        self.inner.workers().await
+    }
     async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
         self.inner.count(filter, cap).await
     }
@@ -241,6 +256,9 @@ impl Stream for SpiedStream {
     }
     async fn blocked(&self, limit: u32) -> Result<Vec<stream::BlockedAggregate>> {
         self.inner.blocked(limit).await
+    }
+    async fn blocked_by(&self, events: &[Uuid]) -> Result<Vec<stream::BlockedAggregate>> {
+        self.inner.blocked_by(events).await
     }
     async fn lag(&self, cap: u32) -> Result<Vec<stream::LaneLag>> {
         self.inner.lag(cap).await

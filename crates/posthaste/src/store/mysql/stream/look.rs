@@ -1,6 +1,8 @@
 //! What is blocked, and how far each lane is behind.
 
+use serde_json::json;
 use sqlx::Row as _;
+use uuid::Uuid;
 
 use super::park::NOT_PARKED;
 use super::{MySqlStream, time};
@@ -10,12 +12,13 @@ use crate::store::stream::place::lane;
 use crate::store::stream::{BlockedAggregate, LaneLag};
 use crate::store::{Count, Dialect, TableName};
 
+// Whether of all, of which events if not, limit.
 const BLOCKED: &str = "
 SELECT o.namespace, o.aggregate_type, o.aggregate_id, p.lane, p.id, p.topic, COALESCE(p.last_error, ''),
        COALESCE(p.settled_at, p.parked_at), p.`key`, p.position
   FROM {parked_table} AS p
   JOIN {table} AS o ON o.seq = p.seq
- WHERE p.outcome = 'dead' AND p.blocks AND o.aggregate_id IS NOT NULL
+ WHERE p.outcome = 'dead' AND p.blocks AND o.aggregate_id IS NOT NULL AND (? OR JSON_CONTAINS(?, JSON_QUOTE(HEX(p.id))))
    AND (SELECT b.position FROM {parked_table} AS b
          WHERE b.`key` = p.`key` AND b.blocks AND b.outcome = 'dead' AND b.position < p.position LIMIT 1) IS NULL
  ORDER BY p.settled_at, p.position
@@ -68,10 +71,20 @@ impl Statements {
     }
 }
 
-pub(super) async fn blocked(stream: &MySqlStream, limit: u32) -> sqlx::Result<Vec<BlockedAggregate>> {
+pub(super) async fn blocked(
+    stream: &MySqlStream,
+    limit: u32,
+    of: Option<&[Uuid]>,
+) -> sqlx::Result<Vec<BlockedAggregate>> {
+    let named: Vec<String> =
+        of.unwrap_or_default().iter().map(|id| id.simple().to_string().to_uppercase()).collect();
     let mut connection = stream.pool.acquire().await?;
-    let rows =
-        sqlx::query(stream.statements.look.blocked.sql()).bind(limit).fetch_all(&mut *connection).await?;
+    let rows = sqlx::query(stream.statements.look.blocked.sql())
+        .bind(of.is_none())
+        .bind(json!(named).to_string())
+        .bind(limit)
+        .fetch_all(&mut *connection)
+        .await?;
     let mut blocked = Vec::with_capacity(rows.len());
     for row in &rows {
         let waiting = sqlx::query_scalar(stream.statements.look.waiting.sql())

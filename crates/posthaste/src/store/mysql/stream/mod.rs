@@ -31,6 +31,7 @@ use sqlx::mysql::{MySqlConnection, MySqlPool, MySqlRow};
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Executor, MySql, Row as _, Transaction};
 use time::{OffsetDateTime, PrimitiveDateTime};
+use uuid::Uuid;
 
 use super::errors;
 use crate::error::Result;
@@ -159,7 +160,11 @@ impl Stream for MySqlStream {
     }
 
     async fn blocked(&self, limit: u32) -> Result<Vec<BlockedAggregate>> {
-        self.insist(|| look::blocked(self, limit)).await
+        self.insist(|| look::blocked(self, limit, None)).await
+    }
+
+    async fn blocked_by(&self, events: &[Uuid]) -> Result<Vec<BlockedAggregate>> {
+        self.insist(|| look::blocked(self, u32::MAX, Some(events))).await
     }
 
     async fn lag(&self, cap: u32) -> Result<Vec<LaneLag>> {

@@ -262,6 +262,21 @@ pub(in super::super) async fn list(
     query.build().persistent(false).fetch_all(pool).await?.iter().map(read_record).collect()
 }
 
+/// Those of these events that fit.
+pub(in super::super) async fn fitting(
+    pool: &PgPool,
+    statements: &Statements,
+    filter: &Filter,
+    ids: &[Uuid],
+) -> sqlx::Result<Vec<Record>> {
+    let mut query = QueryBuilder::new("SELECT * FROM (");
+    query.push(statements.records.text()).push(statements.all.text()).push(statements.of.text());
+    query.push(") AS r WHERE true");
+    push_filter(&mut query, filter);
+    query.push(" AND id = ANY (").push_bind(ids.to_vec()).push(")");
+    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+}
+
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(in super::super) async fn count(
     pool: &PgPool,

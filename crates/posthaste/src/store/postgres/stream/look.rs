@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
+use uuid::Uuid;
 
 use super::PostgresStream;
 use crate::error::Result;
@@ -11,13 +12,13 @@ use crate::store::statement::Statement;
 use crate::store::stream::{BlockedAggregate, LaneLag};
 use crate::store::{Count, TableName};
 
-// $1 limit, $2 how many that wait are counted.
+// $1 limit, $2 how many that wait are counted, $3 of which events, if not of all.
 const BLOCKED: &str = "
 SELECT o.namespace, o.aggregate_type, o.aggregate_id, p.lane, p.id, p.topic, coalesce(p.last_error, ''), p.settled_at,
        (SELECT count(*) FROM (SELECT FROM {parked_table} AS w
                                WHERE w.key = p.key AND w.position > p.position LIMIT $2 + 1) AS waiting)
   FROM {parked_table} AS p CROSS JOIN LATERAL (SELECT * FROM {table} AS e WHERE e.id = p.id OFFSET 0) AS o
- WHERE p.outcome = 'dead' AND p.blocks AND o.aggregate_id IS NOT NULL
+ WHERE p.outcome = 'dead' AND p.blocks AND o.aggregate_id IS NOT NULL AND ($3::uuid[] IS NULL OR p.id = ANY ($3))
  ORDER BY p.settled_at, p.position LIMIT (SELECT $1::bigint)";
 
 // $1 how many rows are looked at. Rows of transactions that ended late are few and not looked for. The bound that says nothing,
@@ -59,12 +60,17 @@ impl Statements {
     }
 }
 
-pub(super) async fn blocked(stream: &PostgresStream, limit: u32) -> Result<Vec<BlockedAggregate>> {
+pub(super) async fn blocked(
+    stream: &PostgresStream,
+    limit: u32,
+    of: Option<&[Uuid]>,
+) -> Result<Vec<BlockedAggregate>> {
     /// More that wait behind one event are not counted.
     const MOST_WAITING: u32 = 10_000;
     let rows = sqlx::query(stream.statements.stream.look.blocked.sql())
         .bind(i64::from(limit))
         .bind(i64::from(MOST_WAITING))
+        .bind(of)
         .fetch_all(&stream.pool)
         .await
         .map_err(|e| stream.error(e))?;

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use sqlx::postgres::PgPool;
 use sqlx::{Postgres, Transaction};
+use uuid::Uuid;
 
 use super::PLACED;
 use super::errors::classify;
@@ -157,7 +158,11 @@ impl Stream for PostgresStream {
     }
 
     async fn blocked(&self, limit: u32) -> Result<Vec<BlockedAggregate>> {
-        look::blocked(self, limit).await
+        look::blocked(self, limit, None).await
+    }
+
+    async fn blocked_by(&self, events: &[Uuid]) -> Result<Vec<BlockedAggregate>> {
+        look::blocked(self, u32::MAX, Some(events)).await
     }
 
     async fn lag(&self, cap: u32) -> Result<Vec<LaneLag>> {

@@ -158,6 +158,25 @@ pub(in super::super) async fn list(
     query.build().fetch_all(pool).await?.iter().map(read_record).collect()
 }
 
+/// Those of these events that fit.
+pub(in super::super) async fn fitting(
+    pool: &SqlitePool,
+    statements: &Statements,
+    filter: &Filter,
+    ids: &[Uuid],
+) -> sqlx::Result<Vec<Record>> {
+    let mut query = QueryBuilder::new("SELECT * FROM (");
+    query.push(statements.records.text()).push(statements.of_all.text()).push(") AS r WHERE true");
+    push_filter(&mut query, filter);
+    query.push(" AND id IN (");
+    let mut named = query.separated(", ");
+    for id in ids {
+        named.push_bind(text_id(*id));
+    }
+    query.push(")");
+    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+}
+
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(in super::super) async fn count(
     pool: &SqlitePool,

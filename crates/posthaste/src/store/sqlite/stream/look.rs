@@ -1,6 +1,8 @@
 //! What is blocked, and how far each lane is behind.
 
+use serde_json::json;
 use sqlx::Row as _;
+use uuid::Uuid;
 
 use super::super::time_of;
 use super::{SqliteStream, id};
@@ -10,12 +12,14 @@ use crate::store::stream::place::lane;
 use crate::store::stream::{BlockedAggregate, LaneLag};
 use crate::store::{Count, Dialect, TableName};
 
+// ?1 limit, ?2 of which events, if not of all.
 const BLOCKED: &str = "
 SELECT o.namespace, o.aggregate_type, o.aggregate_id, p.lane, p.id, p.topic, coalesce(p.last_error, ''),
        coalesce(p.settled_at, p.parked_at), p.key, p.position
   FROM {parked_table} AS p
   JOIN {table} AS o ON o.seq = p.seq
  WHERE p.outcome = 'dead' AND p.blocks AND o.aggregate_id IS NOT NULL
+   AND (?2 IS NULL OR p.id IN (SELECT value FROM json_each(?2)))
    AND NOT EXISTS (SELECT 1 FROM {parked_table} AS b
                     WHERE b.key = p.key AND b.blocks AND b.outcome = 'dead' AND b.position < p.position)
  ORDER BY p.settled_at, p.position
@@ -64,10 +68,18 @@ impl Statements {
     }
 }
 
-pub(super) async fn blocked(stream: &SqliteStream, limit: u32) -> sqlx::Result<Vec<BlockedAggregate>> {
+pub(super) async fn blocked(
+    stream: &SqliteStream,
+    limit: u32,
+    of: Option<&[Uuid]>,
+) -> sqlx::Result<Vec<BlockedAggregate>> {
+    let named = of.map(|ids| json!(ids.iter().map(Uuid::to_string).collect::<Vec<_>>()).to_string());
     let mut connection = stream.pool.acquire().await?;
-    let rows =
-        sqlx::query(stream.statements.look.blocked.sql()).bind(limit).fetch_all(&mut *connection).await?;
+    let rows = sqlx::query(stream.statements.look.blocked.sql())
+        .bind(limit)
+        .bind(named)
+        .fetch_all(&mut *connection)
+        .await?;
     let mut blocked = Vec::with_capacity(rows.len());
     for row in &rows {
         let waiting = sqlx::query_scalar(stream.statements.look.waiting.sql())

@@ -132,7 +132,11 @@ impl Stream for SqliteStream {
     }
 
     async fn blocked(&self, limit: u32) -> Result<Vec<BlockedAggregate>> {
-        self.insist(|| look::blocked(self, limit)).await
+        self.insist(|| look::blocked(self, limit, None)).await
+    }
+
+    async fn blocked_by(&self, events: &[Uuid]) -> Result<Vec<BlockedAggregate>> {
+        self.insist(|| look::blocked(self, u32::MAX, Some(events))).await
     }
 
     async fn lag(&self, cap: u32) -> Result<Vec<LaneLag>> {

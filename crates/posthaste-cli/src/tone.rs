@@ -1,0 +1,73 @@
+//! Colours: which words have one, and whether any are used.
+//!
+//! `--color auto` uses them on a terminal. `NO_COLOR` and `TERM=dumb` switch them off, `CLICOLOR_FORCE` on where there
+//! is no terminal; `--color always` and `--color never` are stronger than both.
+
+use std::io;
+
+use anstream::{AutoStream, ColorChoice};
+use comfy_table::Color;
+use posthaste::store::Status;
+
+/// What `--color` says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Colour {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Colour {
+    /// From now on so.
+    pub(crate) fn choose(self) {
+        match self {
+            Self::Auto => ColorChoice::Auto,
+            Self::Always => ColorChoice::Always,
+            Self::Never => ColorChoice::Never,
+        }
+        .write_global();
+    }
+}
+
+/// Whether the answer has colours.
+pub(crate) fn is_coloured() -> bool {
+    AutoStream::choice(&io::stdout()) != ColorChoice::Never
+}
+
+/// What a word says of the state of things.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Tone {
+    #[default]
+    Plain,
+    /// As it should be.
+    Good,
+    /// Under way.
+    Busy,
+    /// Waits, or wants to be looked at.
+    Wary,
+    /// Wants somebody to act.
+    Bad,
+}
+
+impl Tone {
+    /// Of an event in this state.
+    pub(crate) fn of(status: Status) -> Self {
+        match status {
+            Status::Pending => Self::Wary,
+            Status::Processing => Self::Busy,
+            Status::Delivered => Self::Good,
+            Status::Dead => Self::Bad,
+        }
+    }
+
+    pub(crate) fn colour(self) -> Option<Color> {
+        match self {
+            Self::Plain => None,
+            Self::Good => Some(Color::Green),
+            Self::Busy => Some(Color::Cyan),
+            Self::Wary => Some(Color::Yellow),
+            Self::Bad => Some(Color::Red),
+        }
+    }
+}
