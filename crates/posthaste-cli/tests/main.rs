@@ -7,13 +7,16 @@
 //! | `listing.rs` | `events list` and `events show` |
 //! | `streams.rs` | `lanes` and `blocked` |
 //! | `migrate.rs` | racing migrations, printed SQL, reverting |
+//! | `deploy.rs`, `promql.rs` | dashboard and alert rules name metrics that there are |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod bad_input;
+mod deploy;
 mod embedded;
 mod listing;
 mod migrate;
+mod promql;
 mod streams;
 mod support;
