@@ -19,6 +19,8 @@
 //! | `daemon.rs` | running the relay, and what its events arrive at |
 //! | `relay.rs` | the relay as a program: sinks, routes, signals, databases that are away |
 //! | `demo.rs` | the demo, and that its figures add up |
+//! | `deploy.rs`, `promql.rs` | dashboard and alert rules name metrics that there are |
+//! | `deployed.rs` | deployment and guide name commands and settings that there are |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -29,9 +31,12 @@ mod config;
 mod daemon;
 mod dead;
 mod demo;
+mod deploy;
+mod deployed;
 mod embedded;
 mod listing;
 mod migrate;
+mod promql;
 mod purge;
 mod refusing;
 mod relay;

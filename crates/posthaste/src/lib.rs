@@ -121,6 +121,7 @@ mod book {
         };
     }
     page!(Readme, "README.md");
+    page!(Axum, "docs/src/guides/axum.md");
     page!(BuiltinSinks, "docs/src/guides/builtin-sinks.md");
     page!(DeliveryLoop, "docs/src/guides/delivery-loop.md");
     page!(Diesel, "docs/src/guides/diesel.md");
