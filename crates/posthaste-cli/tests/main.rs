@@ -20,6 +20,7 @@
 //! | `relay.rs` | the relay as a program: sinks, routes, signals, databases that are away |
 //! | `demo.rs` | the demo, and that its figures add up |
 //! | `deploy.rs`, `promql.rs` | dashboard and alert rules name metrics that there are |
+//! | `private.rs`, `end_to_end.rs` | from psql to JetStream, through servers that are killed |
 //! | `deployed.rs` | deployment and guide name commands and settings that there are |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
@@ -34,8 +35,10 @@ mod demo;
 mod deploy;
 mod deployed;
 mod embedded;
+mod end_to_end;
 mod listing;
 mod migrate;
+mod private;
 mod promql;
 mod purge;
 mod refusing;

@@ -345,7 +345,7 @@ pub(crate) fn nats_url() -> String {
     service("POSTHASTE_TEST_NATS_URL")
 }
 
-fn service(variable: &str) -> String {
+pub(crate) fn service(variable: &str) -> String {
     std::env::var(variable).ok().or_else(|| written(variable)).expect("run `cargo xtask services up` first")
 }
 
