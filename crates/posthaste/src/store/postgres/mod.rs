@@ -2,6 +2,7 @@
 
 mod admin;
 pub(crate) mod errors;
+mod health;
 pub(crate) mod inbox;
 pub(crate) mod insert;
 mod queue;
@@ -27,9 +28,9 @@ use super::settlement::{lost, rounds};
 use super::stream::known::KnownMode;
 use super::tries::Tries;
 use super::{
-    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lease, MigrationState,
-    Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store, Stream, TableName,
-    WorkerId,
+    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Health, Keep, Lease,
+    MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store,
+    Stream, TableName, WorkerId,
 };
 use crate::error::Result;
 use crate::event::Event;
@@ -311,6 +312,10 @@ impl Store for PostgresStore {
             Mode::Stream(_) => stream::admin::purge(&self.pool, &self.statements, &self.purged, purge).await,
         };
         self.asked(answer)
+    }
+
+    fn health(&self) -> Option<&dyn Health> {
+        Some(self)
     }
 
     async fn mode(&self) -> Result<Option<Mode>> {

@@ -2,6 +2,7 @@
 
 mod admin;
 pub(crate) mod errors;
+mod health;
 pub(crate) mod inbox;
 pub(crate) mod insert;
 mod queue;
@@ -27,7 +28,7 @@ use super::settlement::{lost, rounds};
 use super::stream::known::KnownMode;
 use super::tries::Tries;
 use super::{
-    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lanes, Lease,
+    Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Health, Keep, Lanes, Lease,
     MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Stats, Store,
     Stream, TableName, WorkerId,
 };
@@ -316,6 +317,10 @@ impl Store for SqliteStore {
             }
         };
         self.asked(answer)
+    }
+
+    fn health(&self) -> Option<&dyn Health> {
+        Some(self)
     }
 
     async fn mode(&self) -> Result<Option<Mode>> {
