@@ -27,6 +27,9 @@ const FILE: &str = "SELECT coalesce(max(file), '') FROM pragma_database_list WHE
 
 const JOURNAL_MODE: &str = "PRAGMA journal_mode";
 
+// Touches nothing; but what may only be read refuses it.
+const NOTHING: &str = "DELETE FROM {table} WHERE 0";
+
 const DUE: &str = "
 SELECT count(*), coalesce(sum({free}), 0), {now} - min(CASE WHEN {free} THEN available_at END)
   FROM (SELECT available_at, locked_until FROM {table}
@@ -69,9 +72,17 @@ impl SqliteStore {
     async fn try_to_write(&self) -> sqlx::Result<Writing> {
         let options = self.pool.connect_options().as_ref().clone().busy_timeout(PATIENCE);
         let mut connection = in_time(options.connect()).await?;
-        let begun = connection.execute("BEGIN IMMEDIATE").await;
-        let writing = match begun {
-            Ok(_) => connection.execute("ROLLBACK").await.map(|_| Writing::Allowed),
+        let writing = match connection.execute("BEGIN IMMEDIATE").await {
+            // On a file that may only be read this begins to read.
+            Ok(_) => {
+                let written = connection.execute(statement(&self.table, NOTHING).sql()).await;
+                connection.execute("ROLLBACK").await?;
+                match written {
+                    Err(error) if is_read_only(&error) => Ok(Writing::ReadOnly),
+                    // That there is no such table is for others to say.
+                    _ => Ok(Writing::Allowed),
+                }
+            }
             Err(error) if is_read_only(&error) => Ok(Writing::ReadOnly),
             Err(error) if is_busy(&error) => Ok(Writing::HeldUp),
             Err(error) => Err(error),

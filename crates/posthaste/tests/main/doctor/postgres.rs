@@ -84,26 +84,24 @@ async fn op10_autovacuum_that_is_off_for_a_table_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn op10_dead_rows_that_pile_up_are_named() {
     let db = Db::new(Kind::Postgres).await;
-    // Nobody else may clean up while they are counted.
-    db.execute("ALTER TABLE outbox SET (autovacuum_vacuum_threshold = 1000000)").await.unwrap();
-    db.enqueue_numbers("order.placed.v1", 0..100).await;
-    for _ in 0..5 {
-        db.execute("UPDATE outbox SET attempts = attempts + 1").await.unwrap();
-    }
-    db.execute("ALTER TABLE outbox SET (autovacuum_vacuum_threshold = 10, autovacuum_enabled = on)")
-        .await
-        .unwrap();
+    db.execute("ALTER TABLE outbox SET (autovacuum_vacuum_threshold = 5)").await.unwrap();
+    // Autovacuum passes over what somebody has locked.
+    let (mut busy, _) = connect(&db, "busy").await;
+    busy.execute("BEGIN; LOCK TABLE outbox IN SHARE UPDATE EXCLUSIVE MODE").await.unwrap();
+    db.enqueue_numbers("order.placed.v1", 0..200).await;
+    assert_eq!(db.execute("DELETE FROM outbox WHERE seq % 2 = 0").await.unwrap(), 100);
     until("they are counted", async || {
-        let report = examine_with(&db, |limits| limits.dead_rows = 100).await;
+        let report = examine_with(&db, |limits| limits.dead_rows = 50).await;
         report.of(&Check::Cleanup).any(|finding| {
             finding.verdict == Verdict::Warning
-                && finding.found.starts_with("table outbox has ")
-                && finding.found.ends_with(" beside 100 rows, and was never vacuumed")
+                && finding.found
+                    == "table outbox has 100 dead row versions beside 100 rows, and was never vacuumed"
                 && finding.advice.as_deref().is_some_and(|advice| advice.contains("VACUUM outbox"))
         })
     })
     .await;
-    assert_eq!(one(&examine(&db).await, Check::Cleanup).verdict, Verdict::Ok);
+    assert_eq!(one(&examine(&db).await, Check::Cleanup).verdict, Verdict::Ok, "a hundred are not many");
+    busy.execute("ROLLBACK").await.unwrap();
     db.drop_everything().await;
 }
 
@@ -133,7 +131,8 @@ async fn op10_a_lock_on_the_whole_table_is_named_and_not_waited_for() {
     // One that waits holds up whoever comes after it; the one in its way is to be ended.
     let (mut reader, reading) = connect(&db, "reader").await;
     reader.execute("BEGIN; SELECT 1 FROM outbox").await.unwrap();
-    let waiting = tokio::spawn(async move { alter.execute("LOCK TABLE outbox").await.map(drop) });
+    let waiting =
+        tokio::spawn(async move { alter.execute("BEGIN; LOCK TABLE outbox; COMMIT").await.map(drop) });
     let mut finding = None;
     until("it waits", async || {
         let report = examine_with(&db, |limits| limits.locked = Duration::ZERO).await;
@@ -146,8 +145,7 @@ async fn op10_a_lock_on_the_whole_table_is_named_and_not_waited_for() {
     assert!(finding.found.ends_with(&format!("it waits for pid {reading}")), "{finding:?}");
     assert!(finding.advice.unwrap().ends_with(&format!("SELECT pg_terminate_backend({reading});")));
     reader.execute("ROLLBACK").await.unwrap();
-    // Outside of a transaction a lock is an error, once it is had.
-    assert!(waiting.await.unwrap().is_err());
+    waiting.await.unwrap().unwrap();
     db.drop_everything().await;
 }
 
@@ -156,8 +154,6 @@ async fn op10_what_only_a_server_of_its_own_allows_is_named() {
     let settings = ["-cwal_level=logical", "-cmax_prepared_transactions=2", "-cautovacuum=off"];
     let mut server = PrivateServer::start_with(Kind::Postgres, &settings).await;
     let db = Db::on(&server).await;
-    let role = db.execute("CREATE ROLE reader LOGIN; GRANT USAGE ON SCHEMA public TO reader").await;
-    assert!(role.is_ok() || role.is_err());
 
     // Nobody is in anybody's way here.
     let before = examine(&db).await;
@@ -188,7 +184,7 @@ async fn op10_what_only_a_server_of_its_own_allows_is_named() {
     db.execute(remedy).await.unwrap();
     assert_eq!(one(&examine(&db).await, Check::OldTransactions).verdict, Verdict::Ok);
 
-    db.execute(format!("ALTER ROLE posthaste IN DATABASE postgres SET default_transaction_read_only = on"))
+    db.execute("ALTER ROLE posthaste IN DATABASE postgres SET default_transaction_read_only = on")
         .await
         .unwrap();
     let url = format!("{}?options=-csearch_path%3D{}", server.url(), db.place());
