@@ -94,8 +94,8 @@ async fn op10_dead_rows_that_pile_up_are_named() {
         let report = examine_with(&db, |limits| limits.dead_rows = 50).await;
         report.of(&Check::Cleanup).any(|finding| {
             finding.verdict == Verdict::Warning
-                && finding.found
-                    == "table outbox has 100 dead row versions beside 100 rows, and was never vacuumed"
+                && finding.found.starts_with("table outbox has 100 dead row versions beside ")
+                && finding.found.ends_with(" rows, and was never vacuumed")
                 && finding.advice.as_deref().is_some_and(|advice| advice.contains("VACUUM outbox"))
         })
     })
