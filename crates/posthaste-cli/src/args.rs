@@ -66,6 +66,15 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say why nothing moves: look at the database, the table and who works on it, with what to do about each fault
+    Doctor {
+        /// Transactions that have been open this long are old
+        #[arg(long, value_name = "DURATION", value_parser = when::duration, default_value = "5m")]
+        old_transaction: Duration,
+        /// Answer in JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]

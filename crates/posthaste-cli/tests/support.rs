@@ -105,13 +105,7 @@ impl Dir {
         arguments: impl IntoIterator<Item = &'a str>,
         typed: &str,
     ) -> Answer {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let terminal =
-            File::from(rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap());
-        let mut master = File::from(master);
+        let (mut master, terminal) = terminal();
         master.write_all(typed.as_bytes()).unwrap();
         let mut command = self.command(arguments);
         command.stdin(terminal.try_clone().unwrap()).stderr(terminal);
@@ -123,6 +117,28 @@ impl Dir {
         answer.err = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
         answer
     }
+}
+
+/// A terminal: the end that a person has, and the end that a program has.
+fn terminal() -> (File, File) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let terminal = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).unwrap();
+    (File::from(master), File::from(terminal))
+}
+
+/// Runs a command whose answer goes to a terminal; what that shows is the answer's output.
+pub(crate) fn show_on_terminal(mut command: Command) -> Answer {
+    let (mut master, terminal) = terminal();
+    let child = command.stdout(terminal).stderr(Stdio::piped()).spawn().unwrap();
+    drop(command);
+    let mut shown = Vec::new();
+    let _ = master.read_to_end(&mut shown);
+    let mut answer = Answer::from(child.wait_with_output().unwrap());
+    answer.out = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
+    answer
 }
 
 impl Drop for Dir {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::finding::{length, many};
+use super::finding::{length, many, sentence};
 use super::{Check, Finding, Limits, Look, Verdict};
 use crate::error::ErrorKind;
 use crate::store::Difference;
@@ -111,7 +111,7 @@ impl Look<'_> {
         let made = kind != ErrorKind::TableMissing;
         let advice = match &kind {
             ErrorKind::SchemaMismatch => drift_advice(&differences),
-            kind => kind.advice().to_owned(),
+            kind => sentence(kind.advice()),
         };
         findings.push(Finding {
             error: Some(kind),

@@ -127,7 +127,7 @@ impl Finding {
 
     /// What an error says of a check that it ended.
     pub fn of_error(check: Check, error: &Error) -> Self {
-        let found = Self::new(check, Verdict::Fault, error.message(), error.kind().advice());
+        let found = Self::new(check, Verdict::Fault, error.message(), sentence(error.kind().advice()));
         Self { error: Some(error.kind().clone()), ..found }
     }
 
@@ -137,6 +137,12 @@ impl Finding {
         self.page = Some(page);
         self
     }
+}
+
+/// Words of an error as a sentence of their own.
+pub(super) fn sentence(words: &str) -> String {
+    let mut letters = words.chars();
+    letters.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
 }
 
 /// A length for people, in its two largest units: `40 ms`, `12s`, `3h 12m`.

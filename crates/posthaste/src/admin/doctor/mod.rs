@@ -198,11 +198,14 @@ impl Look<'_> {
     fn failed(&self, check: Check, error: &Error) -> Finding {
         let found = format!("this could not be looked at: {}", error.message());
         let advice = match error.kind() {
-            ErrorKind::Unreachable => "Look again; if it stays so, somebody has locked what is asked for.",
+            ErrorKind::Unreachable => {
+                "Look again; if it stays so, somebody has locked what is asked for.".to_owned()
+            }
             ErrorKind::AccessDenied | ErrorKind::Database => {
                 "Let the role see it: GRANT pg_monitor on PostgreSQL, GRANT PROCESS on MySQL and MariaDB."
+                    .to_owned()
             }
-            kind => kind.advice(),
+            kind => finding::sentence(kind.advice()),
         };
         Finding { error: Some(error.kind().clone()), ..Finding::new(check, Verdict::Warning, found, advice) }
     }
