@@ -47,7 +47,7 @@ async fn op10_a_broker_that_is_not_there_is_named() {
 async fn op10_a_destination_that_answers_is_told_with_its_round_trip() {
     let path =
         std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}.jsonl", uuid::Uuid::now_v7()));
-    let sink: std::sync::Arc<dyn Sink> = std::sync::Arc::new(FileSink::new(&path));
+    let sink: std::sync::Arc<dyn Sink> = std::sync::Arc::new(FileSink::open(&path).unwrap());
     let finding = doctor::sink("file", &*sink).await;
     assert_eq!(finding.verdict, Verdict::Ok);
     assert!(
