@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::finding::{length, many, sentence};
+use super::finding::{at_most, length, many, sentence};
 use super::{Check, Finding, Limits, Look, Verdict};
 use crate::error::ErrorKind;
 use crate::store::Difference;
@@ -135,7 +135,7 @@ impl Look<'_> {
                 oldest.map_or_else(|| "none is open".to_owned(), |o| format!("the oldest is {}", length(o)));
             findings.push(Finding::ok(Check::OldTransactions, format!("no old transactions ({oldest})")));
         }
-        findings.extend(judged.into_iter().take(MOST));
+        findings.append(&mut at_most(MOST, judged));
     }
 
     /// Whether the database cleans up after itself.

@@ -1,6 +1,6 @@
 //! Whether somebody delivers: what is due, who holds it, and what waits for an operator.
 
-use super::finding::{length, many};
+use super::finding::{at_most, length, many};
 use super::{Check, Finding, Look, Verdict};
 use crate::admin::CAP;
 use crate::error::ErrorKind;
@@ -34,7 +34,7 @@ impl Look<'_> {
             let leased: u64 = work.holders.iter().map(|holder| holder.leased).sum();
             findings.push(Finding::ok(Check::Leases, format!("no orphaned leases ({leased} held)")));
         }
-        findings.extend(orphaned.into_iter().take(MOST));
+        findings.append(&mut at_most(MOST, orphaned));
     }
 
     /// Whether somebody takes what is due.

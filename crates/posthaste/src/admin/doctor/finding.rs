@@ -139,6 +139,19 @@ impl Finding {
     }
 }
 
+/// The worst of findings of one kind, and that there are more.
+pub(super) fn at_most(most: usize, mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    let rest = findings.split_off(most.min(findings.len()));
+    if let Some(next) = rest.first() {
+        let found = format!("and {} more of this kind", rest.len());
+        let more =
+            Finding::new(next.check.clone(), next.verdict, found, "See to the first ones, then look again.");
+        findings.push(Finding { page: next.page, ..more });
+    }
+    findings
+}
+
 /// Words of an error as a sentence of their own.
 pub(super) fn sentence(words: &str) -> String {
     let mut letters = words.chars();
@@ -185,6 +198,22 @@ mod tests {
         ] {
             assert_eq!(length(Duration::from_millis(millis)), text);
         }
+    }
+
+    #[test]
+    fn op10_of_many_of_a_kind_the_worst_are_told() {
+        let finding = |verdict| Finding::new(Check::Leases, verdict, "orphaned", "wait").page("a");
+        let told = |most| {
+            let found = vec![finding(Verdict::Warning), finding(Verdict::Fault), finding(Verdict::Warning)];
+            at_most(most, found).into_iter().map(|told| (told.verdict, told.found)).collect::<Vec<_>>()
+        };
+        let orphaned = |verdict| (verdict, "orphaned".to_owned());
+        assert_eq!(
+            told(1),
+            [orphaned(Verdict::Fault), (Verdict::Warning, "and 2 more of this kind".to_owned())]
+        );
+        assert_eq!(told(3).len(), 3);
+        assert!(at_most(1, Vec::new()).is_empty());
     }
 
     #[test]
