@@ -131,6 +131,8 @@ impl Health for PostgresStore {
         let locked = query(LOCKED).bind(&name).fetch_optional(&self.pool).await;
         let locked = locked.and_then(|row| row.map(|row| table_lock(&row)).transpose());
         let locked = locked.map_err(|e| self.error(e))?;
+        // Some builders add their own words behind it.
+        let version = version.split(' ').next().unwrap_or_default();
         Ok(Access { server: format!("PostgreSQL {version}"), read_only, denied, locked })
     }
 
