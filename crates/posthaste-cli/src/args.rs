@@ -98,6 +98,15 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say why nothing moves: look at the database, the table and who works on it, with what to do about each fault
+    Doctor {
+        /// Transactions that have been open this long are old
+        #[arg(long, value_name = "DURATION", value_parser = when::duration, default_value = "5m")]
+        old_transaction: Duration,
+        /// Answer in JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print a script that completes commands in a shell
     Completions {
         /// The shell

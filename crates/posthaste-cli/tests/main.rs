@@ -14,6 +14,7 @@
 //! | `terminal.rs` | widths, colours |
 //! | `completions.rs` | `completions` and `man` |
 //! | `streams.rs` | `lanes` and `blocked` |
+//! | `doctor.rs` | what `doctor` says of a healthy table and of each fault |
 //! | `migrate.rs` | racing migrations, printed SQL, reverting |
 //! | `config.rs` | the configuration: where settings come from, and mistakes in them |
 //! | `daemon.rs` | running the relay, and what its events arrive at |
@@ -34,6 +35,7 @@ mod dead;
 mod demo;
 mod deploy;
 mod deployed;
+mod doctor;
 mod embedded;
 mod end_to_end;
 mod listing;

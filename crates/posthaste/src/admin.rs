@@ -1,7 +1,9 @@
 //! Operating an outbox: what the command line, the HTTP API and a dashboard share.
 //!
 //! Looking costs a bounded amount whatever the table's size. What changes or deletes rows can be asked first
-//! what it would touch, and works in small batches.
+//! what it would touch, and works in small batches. [`doctor`] says why nothing moves.
+
+pub mod doctor;
 
 mod tail;
 

@@ -69,7 +69,7 @@
 //! | [`relay`] | [`Relay`]: from a committed row to a handler or broker |
 //! | [`dispatch`] | [`Router`], [`Broadcast`] and what else stands between an event and its handler |
 //! | [`sink`] | where events go: standard output, files, webhooks, NATS JetStream |
-//! | [`admin`] | [`Admin`]: look, replay, discard, purge |
+//! | [`admin`] | [`Admin`]: look, replay, discard, purge; the [`doctor`](admin::doctor) |
 //! | [`telemetry`] | the names of the metrics |
 //! | [`testing`] | an outbox and a sink in memory, with assertions |
 

@@ -5,6 +5,7 @@ mod completions;
 pub(crate) mod config;
 mod dead;
 pub(crate) mod demo;
+mod doctor;
 mod enqueue;
 mod events;
 mod migrate;
@@ -15,12 +16,16 @@ mod stream;
 mod tail;
 
 use std::io::Write;
+use std::time::Duration;
 
 use crate::args::{Args, Command};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::target::Target;
+
+/// How long a database may take to say goodbye: one that does not answer is left alone.
+const GOODBYE: Duration = Duration::from_secs(5);
 
 /// Runs a command that goes on until it is stopped. It has several threads, and standard output to itself: events may
 /// go there.
@@ -59,7 +64,9 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failur
         Command::Config(_) | Command::Relay(_) | Command::Demo(_) => Ok(Exit::Ok),
         Command::Lanes { json } => stream::lanes(&target, json, out).await,
         Command::Blocked { limit, json } => stream::blocked(&target, limit, json, out).await,
+        Command::Doctor { old_transaction, json } => doctor::run(&target, old_transaction, json, out).await,
     };
-    target.close().await;
+    // The answer is given, whether it comes or not.
+    let _ = tokio::time::timeout(GOODBYE, target.close()).await;
     exit
 }

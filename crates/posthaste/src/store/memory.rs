@@ -3,6 +3,8 @@
 //! Its clock begins as the system's and runs with tokio's, which a test can pause, plus whatever is added with
 //! [`MemoryStore::advance`].
 
+mod health;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,8 +18,8 @@ use super::claim::exhausted;
 use super::settlement::{rounds, stored_error};
 use super::{
     Arrival, Arrivals, Buried, Claim, Claimed, ClaimedBatch, Count, Dialect, Difference, Ending, Enqueued,
-    Extended, Filter, Keep, Lease, Lock, Mark, MigrationState, Notifications, Page, Purge, Record, Running,
-    Session, Settled, Settlement, Sought, Stats, Status, Store, TableName, Verdict, WorkerId,
+    Extended, Filter, Health, Keep, Lease, Lock, Mark, MigrationState, Notifications, Page, Purge, Record,
+    Running, Session, Settled, Settlement, Sought, Stats, Status, Store, TableName, Verdict, WorkerId,
 };
 use crate::error::Result;
 use crate::event::{Available, Event};
@@ -511,6 +513,10 @@ impl Store for MemoryStore {
             rows.remove(*sequence);
         }
         Ok(old.len() as u64)
+    }
+
+    fn health(&self) -> Option<&dyn Health> {
+        Some(self)
     }
 
     async fn migrate_up(&self) -> Result<Vec<u32>> {

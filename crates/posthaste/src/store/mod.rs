@@ -16,6 +16,7 @@
 //! | `arrivals.rs` | rows by their sequences, for those who follow the table |
 //! | `admin.rs` | look, count, replay, discard, purge |
 //! | `schema.rs` | migrations under a lock, validation against the live table |
+//! | `health.rs` | what the database knows of itself and of who works on the table |
 //! | `inbox.rs` | what a consumer has already taken |
 //! | `errors.rs` | which of its errors is which kind |
 //!
@@ -27,6 +28,7 @@ pub(crate) mod columns;
 mod connect;
 pub(crate) mod errors;
 mod filter;
+pub mod health;
 mod inbox;
 pub(crate) mod insert;
 mod lease;
@@ -62,6 +64,7 @@ pub(crate) use claim::exhausted;
 pub use claim::{AttemptLimits, Buried, Claim, Claimed, ClaimedBatch, Mark, Topics};
 pub use connect::{Dialect, connect};
 pub use filter::{Filter, Page, Status};
+pub use health::Health;
 pub use inbox::{InboxStore, MemoryInbox};
 pub(crate) use lease::BirthLease;
 pub use lease::{Extended, Lease, WorkerId};
@@ -240,6 +243,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Deletes settled events past their retention. Answers with how many.
     async fn purge(&self, purge: Purge) -> Result<u64>;
+
+    /// What its database can be asked about itself; `None` if nothing.
+    fn health(&self) -> Option<&dyn Health> {
+        None
+    }
 
     // Schema.
 

@@ -107,6 +107,27 @@ fn every_link_leads_somewhere() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
+/// A finding sends its reader to a page, or to a heading of one.
+#[test]
+fn op10_every_page_that_the_doctor_names_is_there() {
+    let directory = Path::new(ROOT).join("crates/posthaste/src/admin/doctor");
+    let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let sources = files.filter(|path| path.is_file()).map(|path| std::fs::read_to_string(path).unwrap());
+    let sources = sources.collect::<String>();
+    let named = |part: &'static str| sources.split(part).skip(1).filter_map(|rest| rest.split('"').next());
+    let pages: BTreeSet<&str> = named("\"operate/").chain(named("\"guides/")).collect();
+    assert!(pages.len() >= 8, "the sources are read wrongly: correct this test");
+    for page in pages {
+        let (path, anchor) = page.split_once('#').unwrap_or((page, ""));
+        let file =
+            ["operate", "guides"].map(|part| Path::new(ROOT).join(format!("docs/src/{part}/{path}.md")));
+        let file =
+            file.iter().find(|file| file.is_file()).unwrap_or_else(|| panic!("there is no page {path}"));
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(anchor.is_empty() || anchors(&text).contains(anchor), "{path} has no heading {anchor}");
+    }
+}
+
 #[test]
 fn every_page_is_listed_and_its_code_compiled() {
     let book = Path::new(ROOT).join("docs/src");

@@ -20,6 +20,7 @@ mod architecture;
 mod conformance;
 mod dispatch;
 mod docs;
+mod doctor;
 mod exclusion;
 mod model;
 mod plain_sql;

@@ -3,12 +3,13 @@
 //! `conformance` is the sink specification of the book, row by row; a destination says in its module how it is
 //! started, stopped, read and made to refuse. Test names begin with the rows of the contract they show.
 //!
-//! Rows of the contract: SI1, SI2, SI3, SI4.
+//! Rows of the contract: SI1, SI2, SI3, SI4, OP10.
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod conformance;
 mod destination;
+mod doctor;
 mod file;
 mod http;
 mod nats;

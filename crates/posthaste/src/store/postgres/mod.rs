@@ -4,6 +4,7 @@ mod activity;
 mod admin;
 mod arrivals;
 pub(crate) mod errors;
+mod health;
 pub(crate) mod inbox;
 pub(crate) mod insert;
 mod queue;
@@ -29,9 +30,9 @@ use super::settlement::{lost, rounds};
 use super::stream::known::KnownMode;
 use super::tries::Tries;
 use super::{
-    Arrivals, Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lease,
-    MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Sought, Stats,
-    Store, Stream, TableName, Throughput, WorkerId,
+    Arrivals, Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Health, Keep,
+    Lease, MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Sought,
+    Stats, Store, Stream, TableName, Throughput, WorkerId,
 };
 use crate::error::Result;
 use crate::event::Event;
@@ -345,6 +346,10 @@ impl Store for PostgresStore {
             Mode::Stream(_) => stream::admin::purge(&self.pool, &self.statements, &self.purged, purge).await,
         };
         self.asked(answer)
+    }
+
+    fn health(&self) -> Option<&dyn Health> {
+        Some(self)
     }
 
     async fn mode(&self) -> Result<Option<Mode>> {

@@ -30,6 +30,11 @@ pub(super) fn is_read_only(error: &SqlxError) -> bool {
     error.as_database_error().is_some_and(|db| kind_of(db) == ErrorKind::ReadOnly)
 }
 
+/// Whether somebody else writes and does not come to an end.
+pub(super) fn is_busy(error: &SqlxError) -> bool {
+    error.as_database_error().is_some_and(|db| kind_of(db) == ErrorKind::Conflict)
+}
+
 fn kind_of(error: &dyn DatabaseError) -> ErrorKind {
     kind_of_code(&error.code().unwrap_or_default(), error.message())
 }

@@ -4,6 +4,7 @@ mod activity;
 mod admin;
 mod arrivals;
 pub(crate) mod errors;
+mod health;
 pub(crate) mod inbox;
 pub(crate) mod insert;
 mod queue;
@@ -29,9 +30,9 @@ use super::settlement::{lost, rounds};
 use super::stream::known::KnownMode;
 use super::tries::Tries;
 use super::{
-    Arrivals, Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Keep, Lanes,
-    Lease, MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Sought,
-    Stats, Store, Stream, TableName, Throughput, WorkerId,
+    Arrivals, Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Health, Keep,
+    Lanes, Lease, MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement,
+    Sought, Stats, Store, Stream, TableName, Throughput, WorkerId,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -346,6 +347,10 @@ impl Store for SqliteStore {
             }
         };
         self.asked(answer)
+    }
+
+    fn health(&self) -> Option<&dyn Health> {
+        Some(self)
     }
 
     async fn mode(&self) -> Result<Option<Mode>> {

@@ -60,14 +60,20 @@ struct Site {
     home: PathBuf,
     prefix: &'static str,
     account: (u32, u32),
+    settings: Vec<String>,
 }
 
 impl PrivateServer {
     /// A new one.
     pub async fn start(kind: Kind) -> Self {
+        Self::start_with(kind, &[]).await
+    }
+
+    /// A new one with these settings beside its own.
+    pub async fn start_with(kind: Kind, settings: &[&str]) -> Self {
         static TURN: LazyLock<Arc<Mutex<()>>> = LazyLock::new(Arc::default);
         let turn = Arc::clone(&TURN).lock_owned().await;
-        let site = Site::new(kind);
+        let site = Site::new(kind, settings);
         let port = free_port();
         let process = site.serve(port);
         let mut server = Self { site, port, process, _turn: turn };
@@ -185,7 +191,7 @@ impl Drop for PrivateServer {
 
 impl Site {
     /// A directory with new data.
-    fn new(kind: Kind) -> Self {
+    fn new(kind: Kind, settings: &[&str]) -> Self {
         let prefix = match kind {
             Kind::Postgres => "POSTHASTE_TEST_POSTGRES",
             Kind::MySql => "POSTHASTE_TEST_MYSQL",
@@ -198,7 +204,8 @@ impl Site {
         let home = homes.join(format!("private-{}", Uuid::now_v7().simple()));
         std::fs::create_dir(&home).unwrap();
         std::os::unix::fs::chown(&home, Some(account.0), Some(account.1)).unwrap();
-        let site = Self { kind, home, prefix, account };
+        let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let site = Self { kind, home, prefix, account, settings };
         let made = site.create().status().unwrap();
         assert!(made.success(), "no data for a server: {}", site.log());
         site
@@ -240,7 +247,7 @@ impl Site {
                 .args(MARIADB)
                 .args(SMALL),
         };
-        command.spawn().unwrap()
+        command.args(&self.settings).spawn().unwrap()
     }
 
     /// A program that runs as the server's account and writes to its log.
