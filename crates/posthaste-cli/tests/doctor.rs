@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Answer, Db, Dir, Kind, server_url};
+use crate::support::{Answer, Db, Dir, Kind, nats_url, server_url};
 
 const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Sqlite];
 
@@ -235,4 +235,68 @@ fn op10_a_pinned_xmin_is_named() {
     assert!(!db.run(["doctor"]).out.contains(&name), "it is not old by itself");
     drop(input);
     report.wait().unwrap();
+}
+
+#[test]
+fn op10_sinks_of_the_configuration_are_asked_and_an_unreachable_broker_is_named() {
+    let db = Db::new(Kind::Sqlite);
+    db.run(["migrate", "up"]).exits(0);
+    // Nothing listens there: the port was somebody's a moment ago.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let file = format!(
+        r#"
+        [sinks.broker]
+        kind = "nats"
+        url = "${{NATS}}"
+        stream = "NOBODY_MAKES_IT_{closed}"
+        create_stream = true
+        [sinks.hook]
+        kind = "http"
+        url = "http://{closed}/hook"
+        [sinks.spool]
+        kind = "file"
+        path = "not-made.jsonl"
+        [[routes]]
+        topics = "order.*"
+        sink = "broker"
+        [[routes]]
+        topics = "spool.*"
+        sink = "spool"
+        [[routes]]
+        sink = "hook"
+        "#
+    );
+    db.dir.write("posthaste.toml", file.replace(&format!("IT_{closed}"), &format!("IT_{}", closed.port())));
+    let answer = Answer::from(db.command(["doctor"]).env("NATS", nats_url()).output().unwrap()).exits(1);
+    assert!(answer.out.contains("ok      sink broker is reachable ("), "{}", answer.out);
+    assert!(answer.out.contains("fault   sink hook "), "{}", answer.out);
+    assert!(!db.dir.path().join("not-made.jsonl").exists(), "a doctor changes nothing");
+
+    db.dir.write("posthaste.toml", "[sinks.broker]\nkind = \"nats\"\n");
+    let answer = db.run(["doctor"]).exits(1);
+    assert!(answer.out.contains("fault   the configuration has mistakes (1): "), "{}", answer.out);
+    assert!(answer.out.contains("posthaste config check"), "{}", answer.out);
+}
+
+#[test]
+fn op10_every_table_of_the_configuration_is_looked_at() {
+    let db = Db::new(Kind::Sqlite);
+    db.dir.write("posthaste.toml", "[relay]\ntables = [\"orders_outbox\", \"billing_outbox\"]\n");
+    let configured = |arguments: &[&str]| {
+        let mut command = db.dir.command(arguments.iter().copied());
+        Answer::from(command.args(["--database", &db.url()]).output().unwrap())
+    };
+    configured(&["migrate", "up"])
+        .fails(3, "several tables (orders_outbox, billing_outbox); say which with --table");
+    configured(&["migrate", "up", "--table", "orders_outbox"]).exits(0);
+    let answer = configured(&["doctor"]).exits(5);
+    assert!(answer.out.contains("table orders_outbox is healthy"), "{}", answer.out);
+    assert!(answer.out.contains("table billing_outbox is not healthy: 1 fault"), "{}", answer.out);
+    configured(&["migrate", "up", "--table", "billing_outbox"]).exits(0);
+    let reports = configured(&["doctor", "--json"]).exits(0).json();
+    assert_eq!(reports.as_array().unwrap().len(), 2);
+    let statuses = configured(&["status", "--json"]).exits(0).json();
+    assert_eq!(statuses[1]["table"], "billing_outbox");
+    db.dir.write("posthaste.toml", "[relay]\ntables = [\"orders_outbox\"]\n");
+    assert_eq!(configured(&["status", "--json"]).exits(0).json()["table"], "orders_outbox");
 }

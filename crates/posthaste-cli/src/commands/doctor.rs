@@ -13,30 +13,75 @@ use posthaste::sink::Sink;
 use posthaste::{Admin, ErrorKind};
 use serde_json::{Value, json};
 
+use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::json;
 use crate::table::visible;
 use crate::target::Target;
+use crate::{daemon, json, tone};
 
-/// Looks at everything and says what is the matter.
+/// Looks at everything and says what is the matter: with each table, with the sinks, with the configuration.
 pub(super) async fn run(
-    target: &Target,
+    targets: &[Target],
+    config: &Config,
     old_transaction: Duration,
     json: bool,
     out: &mut impl Write,
 ) -> Result<Exit, Failure> {
     let mut limits = Limits::default();
     limits.old_transaction = old_transaction;
-    let mut report = examine(target, &limits).await?;
-    report.add(sinks(&[]).await);
-    if json {
-        json::write(out, &report_json(&report))?;
-    } else {
-        let style = if io::stdout().is_terminal() { Style::of_terminal() } else { Style::Words };
-        write!(out, "{}", shown(&report, style))?;
+    let elsewhere = destinations(config).await;
+    let mut reports = Vec::new();
+    for target in targets {
+        let mut report = examine(target, &limits).await?;
+        report.add(elsewhere.clone());
+        reports.push(report);
     }
-    Ok(exit(&report))
+    match reports.as_slice() {
+        [one] if json => json::write(out, &report_json(one))?,
+        several if json => json::write(out, &several.iter().map(report_json).collect::<Vec<_>>())?,
+        _ => {
+            let style = Style::chosen();
+            let texts: Vec<String> = reports.iter().map(|report| shown(report, style)).collect();
+            write!(out, "{}", texts.join("\n"))?;
+        }
+    }
+    let exits = reports.iter().map(exit);
+    Ok(exits.filter(|exit| *exit != Exit::Ok).max_by_key(|exit| *exit as u8).unwrap_or(Exit::Ok))
+}
+
+/// What a daemon with this configuration would deliver to; that it would not start is a finding, too.
+async fn destinations(config: &Config) -> Vec<Finding> {
+    if !config.has_sinks() {
+        return Vec::new();
+    }
+    let settings = match config.settings() {
+        Ok(settings) => settings,
+        Err(mistakes) => {
+            let found = format!(
+                "the configuration has mistakes ({}): a relay does not start with it",
+                mistakes.len()
+            );
+            let advice = "See them with `posthaste config check`.";
+            return vec![Finding::new(Check::Relay, Verdict::Fault, found, advice).page("reference/config")];
+        }
+    };
+    let mut findings = Vec::new();
+    let mut built = Vec::new();
+    for (name, sink) in &settings.sinks {
+        match daemon::probed(sink).await {
+            Ok(Some(sink)) => built.push((name.clone(), sink)),
+            Ok(None) => {}
+            Err(why) => {
+                let found = format!("sink {name} cannot be made: {why}");
+                let advice = "Mend its section of the configuration.";
+                let finding = Finding::new(Check::Sink(name.clone()), Verdict::Fault, found, advice);
+                findings.push(finding.page("reference/config"));
+            }
+        }
+    }
+    findings.extend(sinks(&built).await);
+    findings
 }
 
 /// The database and the table; that they are not there is a finding, too.
@@ -93,9 +138,12 @@ enum Style {
 }
 
 impl Style {
-    fn of_terminal() -> Self {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        if plain { Self::Signs } else { Self::Colours }
+    fn chosen() -> Self {
+        match (io::stdout().is_terminal(), tone::is_coloured()) {
+            (_, true) => Self::Colours,
+            (true, false) => Self::Signs,
+            (false, false) => Self::Words,
+        }
     }
 
     fn mark(self, verdict: Verdict) -> String {

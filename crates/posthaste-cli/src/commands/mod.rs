@@ -51,22 +51,49 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failur
         return config::run(&settings, command, out);
     }
     settings.check()?;
-    let target = Target::new(&settings.database())?;
+    let targets = settings.databases().iter().map(Target::new).collect::<Result<Vec<_>, _>>()?;
     let exit = match args.command {
-        Command::Migrate(command) => migrate::run(&target, command, out).await,
-        Command::Enqueue(command) => enqueue::run(&target, *command, out).await,
-        Command::Events(command) => events::run(&target, command, out).await,
-        Command::Dead(command) => dead::run(&target, command, out).await,
-        Command::Purge(command) => purge::run(&target, command, out).await,
-        Command::Status(command) => status::run(&target, &command, out).await,
-        // Handled above, and by `serve`.
-        Command::Completions { .. } | Command::Man { .. } => Ok(Exit::Ok),
-        Command::Config(_) | Command::Relay(_) | Command::Demo(_) => Ok(Exit::Ok),
-        Command::Lanes { json } => stream::lanes(&target, json, out).await,
-        Command::Blocked { limit, json } => stream::blocked(&target, limit, json, out).await,
-        Command::Doctor { old_transaction, json } => doctor::run(&target, old_transaction, json, out).await,
+        Command::Status(command) => status::run(&targets, &command, out).await,
+        Command::Doctor { old_transaction, json } => {
+            doctor::run(&targets, &settings, old_transaction, json, out).await
+        }
+        command => on_one(only(&targets)?, command, out).await,
     };
-    // The answer is given, whether it comes or not.
-    let _ = tokio::time::timeout(GOODBYE, target.close()).await;
+    for target in &targets {
+        // The answer is given, whether it comes or not.
+        let _ = tokio::time::timeout(GOODBYE, target.close()).await;
+    }
     exit
+}
+
+/// The one table that a command is about.
+fn only(targets: &[Target]) -> Result<&Target, Failure> {
+    match targets {
+        [target] => Ok(target),
+        several => {
+            let names: Vec<String> = several.iter().map(|target| target.table().to_string()).collect();
+            let message = format!(
+                "the configuration has several tables ({}); say which with --table",
+                names.join(", ")
+            );
+            Err(Failure::new(Exit::BadInput, message))
+        }
+    }
+}
+
+/// Runs a command that is about one table.
+async fn on_one(target: &Target, command: Command, out: &mut impl Write) -> Result<Exit, Failure> {
+    match command {
+        Command::Migrate(command) => migrate::run(target, command, out).await,
+        Command::Enqueue(command) => enqueue::run(target, *command, out).await,
+        Command::Events(command) => events::run(target, command, out).await,
+        Command::Dead(command) => dead::run(target, command, out).await,
+        Command::Purge(command) => purge::run(target, command, out).await,
+        // Handled by who looks at no table, at several, or serves.
+        Command::Completions { .. } | Command::Man { .. } | Command::Config(_) => Ok(Exit::Ok),
+        Command::Status(_) | Command::Doctor { .. } => Ok(Exit::Ok),
+        Command::Relay(_) | Command::Demo(_) => Ok(Exit::Ok),
+        Command::Lanes { json } => stream::lanes(target, json, out).await,
+        Command::Blocked { limit, json } => stream::blocked(target, limit, json, out).await,
+    }
 }

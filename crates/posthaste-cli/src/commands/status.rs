@@ -25,15 +25,18 @@ use crate::{json, table, when};
 /// From which difference of the clocks on it is worth a look.
 const SKEWED: Duration = Duration::from_secs(1);
 
-/// Shows the table, and with `--watch` goes on until somebody has seen enough.
-pub(super) async fn run(target: &Target, asked: &StatusOf, out: &mut impl Write) -> Result<Exit, Failure> {
-    let admin = Admin::new(target.open().await?);
-    let first = admin.status().await?;
+/// Shows the tables, and with `--watch` goes on until somebody has seen enough.
+pub(super) async fn run(targets: &[Target], asked: &StatusOf, out: &mut impl Write) -> Result<Exit, Failure> {
+    let mut admins = Vec::new();
+    for target in targets {
+        admins.push(Admin::new(target.open().await?));
+    }
+    let first = look_at(&admins).await?;
     let Some(pause) = asked.watch else {
-        if asked.json {
-            json::write(out, &status_json(&first))?;
-        } else {
-            out.write_all(rows(&[first]).as_bytes())?;
+        match first.as_slice() {
+            [one] if asked.json => json::write(out, &status_json(one))?,
+            several if asked.json => json::write(out, &several.iter().map(status_json).collect::<Vec<_>>())?,
+            statuses => out.write_all(rows(statuses).as_bytes())?,
         }
         return Ok(Exit::Ok);
     };
@@ -42,11 +45,20 @@ pub(super) async fn run(target: &Target, asked: &StatusOf, out: &mut impl Write)
     let mut look: posthaste::Result<_> = Ok(first);
     loop {
         match look {
-            Ok(status) if asked.json => json::line(out, &status_json(&status))?,
-            Ok(status) if io::stdout().is_terminal() => {
-                shown.draw(out, &format!("{}\n{}", when::stamp(status.now), rows(&[status])))?;
+            Ok(statuses) if asked.json => {
+                for status in &statuses {
+                    json::line(out, &status_json(status))?;
+                }
             }
-            Ok(status) => writeln!(out, "{}", line(&status))?,
+            Ok(statuses) if io::stdout().is_terminal() => {
+                let now = statuses.first().map_or_else(String::new, |status| when::stamp(status.now));
+                shown.draw(out, &format!("{now}\n{}", rows(&statuses)))?;
+            }
+            Ok(statuses) => {
+                for status in &statuses {
+                    writeln!(out, "{}", line(status))?;
+                }
+            }
             // A database that is away for a while is one of the things to watch.
             Err(error) if *error.kind() == ErrorKind::Unreachable => {
                 writeln!(io::stderr(), "posthaste: {error}")?;
@@ -57,11 +69,19 @@ pub(super) async fn run(target: &Target, asked: &StatusOf, out: &mut impl Write)
         look = tokio::select! {
             look = async {
                 tokio::time::sleep(pause).await;
-                admin.status().await
+                look_at(&admins).await
             } => look,
             _ = &mut enough => return Ok(Exit::Ok),
         };
     }
+}
+
+async fn look_at(admins: &[Admin]) -> posthaste::Result<Vec<TableStatus>> {
+    let mut statuses = Vec::new();
+    for admin in admins {
+        statuses.push(admin.status().await?);
+    }
+    Ok(statuses)
 }
 
 /// A line for each table, below their names.

@@ -75,7 +75,7 @@ pub(crate) static KEYS: &[Key] = &[
         .example("\"postgres://shop:${DB_PASSWORD}@db.internal/shop\""),
     unset("database.url_file", Text, "none", "A file that has the URL in it.")
         .variable("OUTBOX_DATABASE_URL_FILE").file_of("url").example("\"/run/secrets/database-url\""),
-    set("database.table", TableName, "outbox", "The table that commands work on, with its schema if need be.")
+    set("database.table", TableName, "outbox", "The table that commands work on, with its schema if need be. Unset, it is the one that is relayed.")
         .variable("OUTBOX_TABLE").flag("--table").example("\"orders_outbox\""),
     // What a relay does.
     set("relay.enabled", Bool, "true", "Whether events are delivered; if not, `posthaste relay` only purges.")

@@ -95,6 +95,11 @@ impl Config {
         self.said(&Path::plain(path)).is_some()
     }
 
+    /// Whether any sink is named; without one, events go to standard output.
+    pub(crate) fn has_sinks(&self) -> bool {
+        !self.names("sinks").is_empty()
+    }
+
     fn load_from(place: &Place, environment: &Environment) -> Self {
         let mut config = Self::default();
         let variable = environment.get(variables::FILE).filter(|file| !file.is_empty());

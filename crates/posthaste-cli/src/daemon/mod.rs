@@ -33,6 +33,7 @@ use crate::config::settings::Settings;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
+pub(crate) use sinks::probed;
 pub(crate) use table::{Opened, Table};
 
 /// How often it looks whether its relays still run.

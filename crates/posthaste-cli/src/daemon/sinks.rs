@@ -24,6 +24,22 @@ pub(super) async fn build(
     Ok(sinks)
 }
 
+/// One to ask whether its destination is there, if that can be asked without changing anything: neither a file nor a
+/// stream is made.
+pub(crate) async fn probed(settings: &SinkSettings) -> Result<Option<Arc<dyn Sink>>, String> {
+    let mut settings = settings.clone();
+    match &mut settings.kind {
+        SinkKind::File(path) if !path.exists() => return Ok(None),
+        SinkKind::Nats(nats) => {
+            if nats.create.take().is_some() {
+                nats.stream = None;
+            }
+        }
+        _ => {}
+    }
+    one(&settings).await.map(Some)
+}
+
 async fn one(settings: &SinkSettings) -> Result<Arc<dyn Sink>, String> {
     let envelope = settings.envelope.clone();
     let built: posthaste::Result<Arc<dyn Sink>> = match &settings.kind {

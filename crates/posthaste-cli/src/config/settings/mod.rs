@@ -84,6 +84,27 @@ impl Config {
         }
     }
 
+    /// The same for each table that a command may be about: the one that was named, or else those that are relayed.
+    pub(crate) fn databases(&self) -> Vec<DatabaseSettings> {
+        let database = self.database();
+        let named = self.is_set("database.table");
+        let relayed = if named { Vec::new() } else { self.relayed() };
+        match relayed.is_empty() {
+            true => vec![database],
+            false => {
+                relayed.into_iter().map(|table| DatabaseSettings { table, ..database.clone() }).collect()
+            }
+        }
+    }
+
+    /// The names of the tables that are relayed, where somebody has named any.
+    fn relayed(&self) -> Vec<String> {
+        match self.said(&Path::plain("relay.tables")) {
+            Some(_) => self.list(&Path::plain("relay.tables")),
+            None => self.names("tables").into_iter().map(|(name, _)| name).collect(),
+        }
+    }
+
     /// What is logged, also where something else is wrong.
     pub(crate) fn log(&self) -> LogSettings {
         LogSettings {
