@@ -40,7 +40,7 @@ pub const OLDEST_AGE: &str = "outbox_oldest_age_seconds";
 pub const QUEUE_DEPTH: &str = "outbox_queue_depth";
 /// 1 where this relay is the active one, by table.
 pub const RELAY_LEADER: &str = "outbox_relay_leader";
-/// 1 where a sink rests because it is unavailable, by table and sink.
+/// 1 where a sink rests because it is unavailable or somebody has paused it, by table and sink.
 pub const SINK_PAUSED: &str = "outbox_sink_paused";
 
 /// Lanes of a stream that this relay owns, by table.
@@ -75,7 +75,11 @@ pub fn describe() {
     describe_gauge!(LANE_LAG_SECONDS, Unit::Seconds, "Age of the oldest event of a lane not delivered yet");
     describe_gauge!(PARKED, Unit::Count, "Parked events of a stream, counted up to a limit");
     describe_gauge!(BLOCKED, Unit::Count, "Aggregates of a stream that wait for an operator");
-    describe_gauge!(SINK_PAUSED, Unit::Count, "1 where a sink rests because it is unavailable");
+    describe_gauge!(
+        SINK_PAUSED,
+        Unit::Count,
+        "1 where a sink rests because it is unavailable or somebody has paused it"
+    );
 }
 
 fn shared(text: &Arc<str>) -> metrics::SharedString {
