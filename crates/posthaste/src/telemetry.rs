@@ -86,6 +86,13 @@ fn shared(text: &Arc<str>) -> metrics::SharedString {
     metrics::SharedString::from_shared(Arc::clone(text))
 }
 
+/// Makes the counters of a table known that may never count anything: a rate over one that is not there is not 0.
+pub(crate) fn begin(table: &Arc<str>) {
+    for name in [LEASE_LOST_TOTAL, HOT_ENQUEUED_TOTAL, HOT_REJECTED_TOTAL] {
+        counter!(name, "table" => shared(table)).increment(0);
+    }
+}
+
 pub(crate) fn enqueued(table: &TableName, topic: &str, n: u64) {
     counter!(ENQUEUE_TOTAL, "table" => table.to_string(), "topic" => topic.to_owned()).increment(n);
 }

@@ -434,6 +434,7 @@ impl Plan {
             paused_routes,
             pass,
         }));
+        telemetry::begin(&engine.table);
         if reached {
             // Until the clocks are compared, events that take the hot path are dated by the wrong one.
             if let Err(error) = stats::measure_skew(&engine).await {
