@@ -9,6 +9,7 @@ use posthaste::store::{Dialect, Status};
 use time::OffsetDateTime;
 
 use crate::commands::config::ConfigCommand;
+use crate::commands::relay::RelayArgs;
 use crate::exit;
 use crate::when::{self, When};
 
@@ -43,6 +44,8 @@ pub(crate) struct Place {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Deliver events until stopped: the daemon
+    Relay(RelayArgs),
     /// Create the table, bring it up to date, compare it, or drop it
     #[command(subcommand)]
     Migrate(Migrate),

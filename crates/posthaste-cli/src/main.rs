@@ -5,6 +5,7 @@
 //! | `args.rs` | the command line |
 //! | `config/` | the settings: file, environment, flags |
 //! | `target.rs` | which database and table, and whether they are local |
+//! | `daemon/` | relays, sinks and routes of a running daemon |
 //! | `commands/` | one file per subcommand |
 //! | `table.rs`, `json.rs` | how events are shown to people and to programs |
 //! | `when.rs` | durations and times, read and written |
@@ -18,6 +19,7 @@ mod args;
 mod commands;
 mod config;
 mod confirm;
+mod daemon;
 mod exit;
 mod failure;
 mod json;
@@ -29,8 +31,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use tokio::runtime;
 
-use crate::args::Args;
+use crate::args::{Args, Command};
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -40,10 +43,19 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<Exit, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let serves = matches!(args.command, Command::Relay(_));
+    let mut runtime =
+        if serves { runtime::Builder::new_multi_thread() } else { runtime::Builder::new_current_thread() };
+    let runtime = runtime
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Exit::Failed, format!("cannot start ({error})")))?;
+    if serves {
+        let exit = runtime.block_on(commands::serve(args));
+        // A pipe that nobody reads must not keep it.
+        runtime.shutdown_background();
+        return exit;
+    }
     let mut out = io::stdout().lock();
     let exit = runtime.block_on(commands::run(args, &mut out))?;
     out.flush()?;

@@ -8,14 +8,18 @@
 //! | `streams.rs` | `lanes` and `blocked` |
 //! | `migrate.rs` | racing migrations, printed SQL, reverting |
 //! | `config.rs` | the configuration: where settings come from, and mistakes in them |
+//! | `daemon.rs` | running the relay, and what its events arrive at |
+//! | `relay.rs` | the relay as a program: sinks, routes, signals, databases that are away |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod bad_input;
 mod config;
+mod daemon;
 mod embedded;
 mod listing;
 mod migrate;
+mod relay;
 mod streams;
 mod support;

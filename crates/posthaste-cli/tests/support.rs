@@ -142,7 +142,7 @@ fn feed(command: &mut Command, input: &[u8]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn unique() -> String {
+pub(crate) fn unique() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     format!("t_{:x}_{nanos:x}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -283,6 +283,15 @@ pub(crate) fn server_url(kind: Kind) -> String {
         Kind::MariaDb => "POSTHASTE_TEST_MYSQL_URL",
         Kind::Sqlite => unreachable!("SQLite has no server"),
     };
+    service(variable)
+}
+
+/// The URL of the broker.
+pub(crate) fn nats_url() -> String {
+    service("POSTHASTE_TEST_NATS_URL")
+}
+
+fn service(variable: &str) -> String {
     std::env::var(variable).ok().or_else(|| written(variable)).expect("run `cargo xtask services up` first")
 }
 

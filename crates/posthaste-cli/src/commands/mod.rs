@@ -4,6 +4,7 @@ pub(crate) mod config;
 mod enqueue;
 mod events;
 mod migrate;
+pub(crate) mod relay;
 mod stream;
 
 use std::io::Write;
@@ -13,6 +14,15 @@ use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::target::Target;
+
+/// Runs a command that goes on until it is stopped. It has several threads, and standard output to itself: events may
+/// go there.
+pub(crate) async fn serve(args: Args) -> Result<Exit, Failure> {
+    match &args.command {
+        Command::Relay(command) => relay::run(&args.place, command).await,
+        _ => Ok(Exit::Ok),
+    }
+}
 
 /// Runs what the command line asks for; the answer goes to `out`.
 pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failure> {
@@ -27,7 +37,8 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failur
         Command::Migrate(command) => migrate::run(&target, command, out).await,
         Command::Enqueue(command) => enqueue::run(&target, *command, out).await,
         Command::Events(command) => events::run(&target, command, out).await,
-        Command::Config(command) => config::run(&settings, command, out),
+        // Handled above, and by `serve`.
+        Command::Config(_) | Command::Relay(_) => Ok(Exit::Ok),
         Command::Lanes { json } => stream::lanes(&target, json, out).await,
         Command::Blocked { limit, json } => stream::blocked(&target, limit, json, out).await,
     };

@@ -20,8 +20,8 @@ use super::secret::{Secret, SecretUrl};
 use super::{Config, sorted};
 
 pub(crate) use route::RouteSettings;
-pub(crate) use sink::{HttpSinkSettings, Login, NatsSinkSettings, SinkKind, SinkSettings, StreamSettings};
-pub(crate) use table::{BackoffSettings, Jitter, TableSettings, TopicSettings};
+pub(crate) use sink::{HttpSinkSettings, Login, NatsSinkSettings, SinkKind, SinkSettings};
+pub(crate) use table::{TableSettings, TopicSettings};
 
 /// Everything that a daemon is told.
 #[derive(Debug, Clone)]
@@ -32,6 +32,7 @@ pub(crate) struct Settings {
     pub(crate) topics: BTreeMap<String, TopicSettings>,
     pub(crate) sinks: BTreeMap<String, SinkSettings>,
     pub(crate) routes: Vec<RouteSettings>,
+    #[allow(dead_code, reason = "for whoever serves it")]
     pub(crate) http: HttpSettings,
     pub(crate) log: LogSettings,
     /// What looks like a mistake and may be none.

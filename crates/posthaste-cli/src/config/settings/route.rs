@@ -171,7 +171,7 @@ impl Making<'_> {
         Some(RouteSettings { topics: self.config.list(&at("topics")), tables: of, sink, destination })
     }
 
-    /// A webhook in doubt asks once more, so twice its timeout must fit into that of the relay.
+    /// A sink in doubt asks its destination, so twice its timeout must fit into that of the relay.
     pub(super) fn compare_timeouts(
         &mut self,
         tables: &[TableSettings],
@@ -179,21 +179,25 @@ impl Making<'_> {
         routes: &[RouteSettings],
     ) {
         for (name, sink) in sinks {
-            let SinkKind::Http(http) = &sink.kind else { continue };
+            let (leaf, timeout) = match &sink.kind {
+                SinkKind::Http(http) => ("timeout", http.timeout),
+                SinkKind::Nats(nats) => ("ack_timeout", nats.ack_timeout),
+                SinkKind::Stdout | SinkKind::File(_) => continue,
+            };
             let tight = tables.iter().find(|table| {
                 table.relayed
-                    && 2 * http.timeout > table.timeout
+                    && 2 * timeout > table.timeout
                     && routes.iter().any(|route| route.sink == *name && route.takes_table(&table.name))
             });
             if let Some(table) = tight {
-                let path = Path::of(["sinks", name, "timeout"]);
+                let path = Path::of(["sinks", name, leaf]);
                 let origin = self.config.origin(&path);
                 self.wrong(
                     &origin,
                     format!(
                         "{path} is {:?}, and twice that does not fit into the relay's timeout of {:?} (table {}); shorten \
                          the one or lengthen the other",
-                        http.timeout, table.timeout, table.name
+                        timeout, table.timeout, table.name
                     ),
                 );
             }

@@ -156,7 +156,7 @@ impl NatsSinkBuilder {
 
         let (sender, link) = watch::channel(Link::default());
         let sender = Arc::new(sender);
-        let options = self.options().await?.event_callback(move |event| {
+        let options = self.options(&servers).await?.event_callback(move |event| {
             sender.send_modify(|link| link.note(&event));
             std::future::ready(())
         });
@@ -185,10 +185,10 @@ impl NatsSinkBuilder {
         })
     }
 
-    async fn options(&self) -> Result<ConnectOptions> {
+    async fn options(&self, servers: &[ServerAddr]) -> Result<ConnectOptions> {
         let options = ConnectOptions::new();
         let mut options = match &self.login {
-            Login::AsTheUrlSays => options,
+            Login::AsTheUrlSays => as_the_url_says(options, servers),
             Login::Token(token) => options.token(token.clone()),
             Login::User(user, password) => options.user_and_password(user.clone(), password.clone()),
             Login::Nkey(seed) => options.nkey(seed.clone()),
@@ -211,9 +211,52 @@ impl NatsSinkBuilder {
     }
 }
 
+/// The login of the first server that has one: the client itself does not look there. A user without a password is
+/// a token.
+fn as_the_url_says(options: ConnectOptions, servers: &[ServerAddr]) -> ConnectOptions {
+    let Some((user, server)) = servers.iter().find_map(|server| Some((server.username()?, server))) else {
+        return options;
+    };
+    match server.password() {
+        Some(password) => options.user_and_password(decoded(user), decoded(password)),
+        None => options.token(decoded(user)),
+    }
+}
+
+/// A part of a URL without its percent-encoding.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let hex = tail.get(..2).filter(|_| *first == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Shows no URL and no login: they hold secrets.
 impl fmt::Debug for NatsSinkBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NatsSinkBuilder").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn si1_a_login_in_the_url_is_decoded() {
+        assert_eq!(decoded("hunter%4022%2f%"), "hunter@22/%");
+        assert_eq!(decoded("%zz"), "%zz");
     }
 }

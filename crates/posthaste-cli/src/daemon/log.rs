@@ -1,0 +1,46 @@
+//! What the daemon says while it runs: its log, and a few lines for whoever has started it. Both go to standard error,
+//! since standard output may be a sink.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::settings::LogSettings;
+
+/// Says things to people, or where programs read the log, to those.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Voice {
+    json: bool,
+}
+
+impl Voice {
+    /// Begins to log as the settings say.
+    pub(crate) fn start(settings: &LogSettings) -> Self {
+        let filter: Targets = settings.level.parse().unwrap_or_default();
+        let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+        let registry = tracing_subscriber::registry();
+        // Whoever has set one up before, in a test, keeps it.
+        let _ = if settings.json {
+            registry.with(layer.json().flatten_event(true).with_filter(filter)).try_init()
+        } else {
+            let colours =
+                io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+            registry.with(layer.with_ansi(colours).with_filter(filter)).try_init()
+        };
+        Self { json: settings.json }
+    }
+
+    /// Says one thing.
+    pub(crate) fn say(self, what: impl Display) {
+        if self.json {
+            tracing::info!("{what}");
+        } else {
+            // Where standard error has gone there is nobody to tell.
+            let _ = writeln!(io::stderr(), "{what}");
+        }
+    }
+}

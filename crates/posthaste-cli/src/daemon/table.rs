@@ -1,0 +1,228 @@
+//! One table of the daemon: from a database that may be away to a running relay.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use posthaste::relay::RelayBuilder;
+use posthaste::sink::Sink;
+use posthaste::store::{self, Dialect, Store};
+use posthaste::{Admin, ErrorKind, Relay};
+
+use super::routes::TableRoutes;
+use crate::config::settings::{DatabaseSettings, Settings, TableSettings};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::target::Target;
+
+/// How long a server that is away is left alone between two tries.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What stands for an interval that never ends: a relay that is not to purge sleeps through it.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// One table, and its relay once it runs.
+pub(crate) struct Table {
+    settings: TableSettings,
+    opened: OnceLock<Opened>,
+    /// Why it is not open yet.
+    waits_for: Mutex<Option<String>>,
+    /// Connections of the relay's own, to be closed at the end.
+    relays_store: OnceLock<Arc<dyn Store>>,
+}
+
+/// A table whose database has been reached.
+pub(crate) struct Opened {
+    /// For looking and mending; the relay has connections of its own.
+    pub(crate) store: Arc<dyn Store>,
+    #[allow(dead_code, reason = "for whoever serves it")]
+    pub(crate) admin: Admin,
+    /// Whether its file was made just now.
+    pub(crate) created: bool,
+    relay: OnceLock<Relay>,
+}
+
+impl Opened {
+    pub(crate) fn new(store: Arc<dyn Store>, created: bool) -> Self {
+        Self { admin: Admin::new(Arc::clone(&store)), store, created, relay: OnceLock::new() }
+    }
+}
+
+impl Table {
+    pub(super) fn new(settings: TableSettings) -> Self {
+        Self { settings, opened: OnceLock::new(), waits_for: Mutex::default(), relays_store: OnceLock::new() }
+    }
+
+    pub(crate) fn settings(&self) -> &TableSettings {
+        &self.settings
+    }
+
+    /// What there is once its database has been reached.
+    pub(crate) fn opened(&self) -> Option<&Opened> {
+        self.opened.get()
+    }
+
+    /// Its relay, if it is relayed and runs.
+    pub(crate) fn relay(&self) -> Option<&Relay> {
+        self.opened.get()?.relay.get()
+    }
+
+    /// Why its database has not been reached yet.
+    #[allow(dead_code, reason = "for whoever asks whether the daemon is ready")]
+    pub(crate) fn waits_for(&self) -> Option<String> {
+        self.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reaches its database, waiting for a server that is away, and makes the table where that is wanted.
+    pub(super) async fn open(&self, settings: &Settings) -> Result<(), Failure> {
+        let (database, name) = (&settings.database, self.settings.name.to_string());
+        let migrate = self.settings.migrate || database.embedded;
+        let target = Target::new(&DatabaseSettings { table: name.clone(), ..database.clone() })?;
+        let missing = target.missing_file();
+        if let Some(file) = missing.as_ref().filter(|_| !migrate) {
+            let message = format!(
+                "there is no database file {}; create it with `posthaste migrate up` and the same --database, or start \
+                 the relay with --migrate",
+                file.display()
+            );
+            return Err(Failure::new(Exit::Table, message));
+        }
+        let store = self.reach(database.url.reveal(), &name, target.dialect()).await?;
+        if migrate {
+            let applied = match self.settings.mode {
+                Some(mode) => store.migrate_up_as(mode).await?,
+                None => store.migrate_up().await?,
+            };
+            for version in applied {
+                tracing::info!(table = name, version, "applied a migration");
+            }
+        } else if let Some((wanted, found)) = self.settings.mode.zip(store.mode().await?)
+            && wanted != found
+        {
+            tracing::warn!(
+                table = name,
+                ?wanted,
+                ?found,
+                "the table was made in another mode than the configuration says"
+            );
+        }
+        // Opened once: `start` is called once.
+        let _ = self.opened.set(Opened::new(store, missing.is_some()));
+        Ok(())
+    }
+
+    async fn reach(&self, url: &str, name: &str, dialect: Dialect) -> Result<Arc<dyn Store>, Failure> {
+        let mut said = false;
+        loop {
+            let error = match store::connect(url, name).await {
+                Ok(store) => {
+                    *self.waits_for.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    return Ok(store);
+                }
+                // A file that cannot be opened stays so until somebody does something.
+                Err(error) if dialect == Dialect::Sqlite || *error.kind() != ErrorKind::Unreachable => {
+                    return Err(error.into());
+                }
+                Err(error) => error,
+            };
+            if !said {
+                tracing::warn!(table = name, %error, "the database is not there yet; the relay waits for it");
+                said = true;
+            }
+            *self.waits_for.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Starts its relay, if it is relayed.
+    pub(super) async fn start(
+        &self,
+        settings: &Settings,
+        sinks: &BTreeMap<String, Arc<dyn Sink>>,
+    ) -> Result<(), Failure> {
+        let Some(opened) = self.opened.get() else { return Ok(()) };
+        if !self.settings.relayed {
+            // A table that is only purged is not asked for until then.
+            opened.store.stats(1).await.map_err(missing)?;
+            return Ok(());
+        }
+        let store = self.relays_store.get_or_init(|| opened.store.dedicated());
+        let relay = self.builder(Relay::on(Arc::clone(store)), settings, sinks).build()?;
+        relay.start().await.map_err(missing)?;
+        let _ = opened.relay.set(relay);
+        Ok(())
+    }
+
+    /// A relay with this table's settings and routes.
+    pub(crate) fn builder(
+        &self,
+        builder: RelayBuilder,
+        settings: &Settings,
+        sinks: &BTreeMap<String, Arc<dyn Sink>>,
+    ) -> RelayBuilder {
+        let own = &self.settings;
+        let routes = TableRoutes::new(settings, &own.name, sinks);
+        let mut builder = builder
+            .batch(own.batch)
+            .poll_interval(own.poll_interval)
+            .lease(own.lease)
+            .lane_lease(own.lane_lease)
+            .timeout(own.timeout)
+            .drain_timeout(own.drain_timeout)
+            .retry(own.backoff.policy())
+            .probe_interval(own.probe_first, own.probe_longest)
+            .stats_interval(own.stats_interval)
+            .topics(routes.topics())
+            .routes(routes);
+        if own.cleaned {
+            builder = builder.purge_interval(own.purge_interval).retention(own.retention);
+            if let Some(retention) = own.dead_retention {
+                builder = builder.dead_retention(retention);
+            }
+        } else {
+            builder = builder.purge_interval(NEVER);
+        }
+        if let Some(capacity) = own.capacity {
+            builder = builder.capacity(capacity);
+        }
+        if let Some(concurrency) = own.concurrency {
+            builder = builder.concurrency(concurrency);
+        }
+        if own.single_active {
+            builder = builder.single_active();
+        }
+        if own.mask_tenants {
+            builder = builder.mask_tenants();
+        }
+        for (name, topic) in &settings.topics {
+            builder = builder.on_dead(name, topic.on_dead);
+            if !topic.ordered {
+                builder = builder.unordered_topic(name);
+            }
+            if let Some(backoff) = topic.backoff(own.backoff) {
+                builder = builder.retry_topic(name, backoff.policy());
+            }
+        }
+        builder
+    }
+
+    /// Closes its connections, so that an SQLite file is left without its log beside it.
+    pub(super) async fn close(&self) {
+        if let Some(store) = self.relays_store.get() {
+            store.close().await;
+        }
+        if let Some(opened) = self.opened.get() {
+            opened.store.close().await;
+        }
+    }
+}
+
+/// An error of the start; of a missing table it says what a relay can do about it, too.
+fn missing(error: posthaste::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::TableMissing => {
+            Failure::new(Exit::Table, format!("{error}, or start the relay with --migrate"))
+        }
+        _ => error.into(),
+    }
+}
