@@ -33,7 +33,7 @@ use crate::config::settings::Settings;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-pub(crate) use table::Table;
+pub(crate) use table::{Opened, Table};
 
 /// How often it looks whether its relays still run.
 const WATCH: Duration = Duration::from_secs(1);
@@ -129,6 +129,11 @@ impl Daemon {
             table.close().await;
         }
         drained
+    }
+
+    /// Whether it is about to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.inner.stopping.borrow()
     }
 
     /// Tells when it stops.
