@@ -9,6 +9,7 @@ use posthaste::store::{Dialect, Status};
 use time::OffsetDateTime;
 
 use crate::commands::config::ConfigCommand;
+use crate::commands::demo::DemoArgs;
 use crate::commands::relay::RelayArgs;
 use crate::exit;
 use crate::when::{self, When};
@@ -46,6 +47,8 @@ pub(crate) struct Place {
 pub(crate) enum Command {
     /// Deliver events until stopped: the daemon
     Relay(RelayArgs),
+    /// See it work: a shop, a relay and figures, on a database that is gone afterwards
+    Demo(DemoArgs),
     /// Create the table, bring it up to date, compare it, or drop it
     #[command(subcommand)]
     Migrate(Migrate),

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<Exit, Failure> {
-    let serves = matches!(args.command, Command::Relay(_));
+    let serves = matches!(args.command, Command::Relay(_) | Command::Demo(_));
     let mut runtime =
         if serves { runtime::Builder::new_multi_thread() } else { runtime::Builder::new_current_thread() };
     let runtime = runtime

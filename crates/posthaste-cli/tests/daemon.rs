@@ -75,9 +75,13 @@ impl Daemon {
     /// Waits until it has said this on standard error.
     #[track_caller]
     pub(crate) fn said(&mut self, words: &str) -> String {
-        let end = Instant::now() + PATIENCE;
+        let mut end = Instant::now() + PATIENCE;
         loop {
             let ended = self.child.try_wait().unwrap();
+            if ended.is_some() {
+                // What it said last may still be on its way.
+                end = end.min(Instant::now() + Duration::from_secs(5));
+            }
             let lines = self.err.all();
             if let Some(line) = lines.iter().find(|line| line.contains(words)) {
                 return line.clone();
@@ -93,6 +97,11 @@ impl Daemon {
     /// What it has said.
     pub(crate) fn err(&self) -> Vec<String> {
         self.err.all()
+    }
+
+    /// What it has answered.
+    pub(crate) fn out(&self) -> Vec<String> {
+        self.out.all()
     }
 
     /// Waits until so many events have come out of standard output.

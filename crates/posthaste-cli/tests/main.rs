@@ -10,6 +10,7 @@
 //! | `config.rs` | the configuration: where settings come from, and mistakes in them |
 //! | `daemon.rs` | running the relay, and what its events arrive at |
 //! | `relay.rs` | the relay as a program: sinks, routes, signals, databases that are away |
+//! | `demo.rs` | the demo, and that its figures add up |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -17,6 +18,7 @@
 mod bad_input;
 mod config;
 mod daemon;
+mod demo;
 mod embedded;
 mod listing;
 mod migrate;

@@ -1,6 +1,7 @@
 //! The subcommands, a file for each.
 
 pub(crate) mod config;
+pub(crate) mod demo;
 mod enqueue;
 mod events;
 mod migrate;
@@ -20,6 +21,7 @@ use crate::target::Target;
 pub(crate) async fn serve(args: Args) -> Result<Exit, Failure> {
     match &args.command {
         Command::Relay(command) => relay::run(&args.place, command).await,
+        Command::Demo(command) => demo::run(&args.place, command).await,
         _ => Ok(Exit::Ok),
     }
 }
@@ -38,7 +40,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failur
         Command::Enqueue(command) => enqueue::run(&target, *command, out).await,
         Command::Events(command) => events::run(&target, command, out).await,
         // Handled above, and by `serve`.
-        Command::Config(_) | Command::Relay(_) => Ok(Exit::Ok),
+        Command::Config(_) | Command::Relay(_) | Command::Demo(_) => Ok(Exit::Ok),
         Command::Lanes { json } => stream::lanes(&target, json, out).await,
         Command::Blocked { limit, json } => stream::blocked(&target, limit, json, out).await,
     };

@@ -56,7 +56,7 @@ pub(crate) async fn run(place: &Place, args: &RelayArgs) -> Result<Exit, Failure
     // Before the database is reached, so that whoever asks can be told what it waits for.
     let server = Server::start(&daemon).await?;
     if let Some(server) = &server {
-        voice.say(format_args!("health, metrics and the API: http://{}", server.address()));
+        voice.say(serving(server));
     }
     let started = tokio::select! {
         started = daemon.start() => started,
@@ -120,6 +120,11 @@ pub(super) async fn drain(daemon: &Daemon, server: Option<Server>, signals: &mut
         voice.say(said);
     }
     voice.say("stopped");
+}
+
+/// Where it can be asked.
+pub(super) fn serving(server: &Server) -> String {
+    format!("serving http://{}: health, metrics, and the API at /api/v1", server.address())
 }
 
 /// At once: leases say what was under way.

@@ -74,6 +74,27 @@ impl Config {
         Self::load_from(place, &environment)
     }
 
+    /// For the demo, which has settings of its own: of the environment only what is said of HTTP and the log counts, and
+    /// no file at all.
+    pub(crate) fn load_for_demo(place: &Place) -> Self {
+        let mut config = Self::default();
+        let applies =
+            |name: &str| ["OUTBOX_HTTP_", "OUTBOX_LOG"].iter().any(|prefix| name.starts_with(prefix));
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .filter(|(name, _)| applies(name))
+            .collect();
+        variables::read(&mut config, &environment);
+        config.read_flags(place);
+        config.read_secret_files();
+        config
+    }
+
+    /// Whether somebody has said something about a key.
+    pub(crate) fn is_set(&self, path: &str) -> bool {
+        self.said(&Path::plain(path)).is_some()
+    }
+
     fn load_from(place: &Place, environment: &Environment) -> Self {
         let mut config = Self::default();
         let variable = environment.get(variables::FILE).filter(|file| !file.is_empty());

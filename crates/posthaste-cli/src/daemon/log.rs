@@ -15,6 +15,7 @@ use crate::config::settings::LogSettings;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Voice {
     json: bool,
+    silent: bool,
 }
 
 impl Voice {
@@ -31,11 +32,19 @@ impl Voice {
                 io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
             registry.with(layer.with_ansi(colours).with_filter(filter)).try_init()
         };
-        Self { json: settings.json }
+        Self { json: settings.json, silent: false }
+    }
+
+    /// One that says nothing.
+    pub(crate) fn silent(self) -> Self {
+        Self { silent: true, ..self }
     }
 
     /// Says one thing.
     pub(crate) fn say(self, what: impl Display) {
+        if self.silent {
+            return;
+        }
         if self.json {
             tracing::info!("{what}");
         } else {

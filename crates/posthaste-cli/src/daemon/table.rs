@@ -204,6 +204,12 @@ impl Table {
         builder
     }
 
+    /// Takes over what somebody else has opened and started, such as a relay that its producer is attached to.
+    pub(crate) fn adopt(&self, opened: Opened, relay: Relay) {
+        let _ = opened.relay.set(relay);
+        let _ = self.opened.set(opened);
+    }
+
     /// Closes its connections, so that an SQLite file is left without its log beside it.
     pub(super) async fn close(&self) {
         if let Some(store) = self.relays_store.get() {

@@ -1,5 +1,6 @@
 //! The listener and its connections: HTTP/1.1, so many at once, each for so long.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,6 +33,15 @@ impl Server {
     /// Serves a daemon whose relays have not been started, so that its metrics count from their beginning; `None` if its
     /// settings say that nothing is to be served.
     pub(crate) async fn start(daemon: &Daemon) -> Result<Option<Self>, Failure> {
+        Self::bind(daemon, false).await
+    }
+
+    /// The same; where somebody else has the port already, on any that is free.
+    pub(crate) async fn start_anywhere(daemon: &Daemon) -> Result<Option<Self>, Failure> {
+        Self::bind(daemon, true).await
+    }
+
+    async fn bind(daemon: &Daemon, anywhere: bool) -> Result<Option<Self>, Failure> {
         let settings = &daemon.settings().http;
         if !settings.enabled {
             return Ok(None);
@@ -44,7 +54,13 @@ impl Server {
             );
             Failure::new(Exit::Failed, message)
         };
-        let listener = TcpListener::bind(settings.listen).await.map_err(cannot)?;
+        let listener = match TcpListener::bind(settings.listen).await {
+            Err(error) if anywhere && error.kind() == ErrorKind::AddrInUse => {
+                TcpListener::bind((settings.listen.ip(), 0)).await
+            }
+            listener => listener,
+        };
+        let listener = listener.map_err(cannot)?;
         let address = listener.local_addr().map_err(cannot)?;
         let handle = metrics::record()?;
         let served = Served::new(daemon, settings, handle.clone())?;
