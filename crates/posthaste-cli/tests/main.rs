@@ -11,6 +11,7 @@
 //! | `daemon.rs` | running the relay, and what its events arrive at |
 //! | `relay.rs` | the relay as a program: sinks, routes, signals, databases that are away |
 //! | `demo.rs` | the demo, and that its figures add up |
+//! | `http/` | what the relay serves: health, metrics, the API, and who may ask for it |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -20,6 +21,7 @@ mod config;
 mod daemon;
 mod demo;
 mod embedded;
+mod http;
 mod listing;
 mod migrate;
 mod relay;

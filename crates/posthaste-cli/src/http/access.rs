@@ -117,6 +117,8 @@ fn is_this_machine(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
     use axum::body::Body;
 
     use super::*;
