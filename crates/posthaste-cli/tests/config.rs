@@ -354,3 +354,38 @@ fn op3_every_command_takes_database_and_table_from_the_configuration() {
             .fails(3, "posthaste.toml:4:2: there is no section relays; did you mean [relay]?");
     }
 }
+
+#[test]
+fn op3_what_is_of_no_use_is_a_warning() {
+    let dir = Dir::new();
+    let file = "[relay]\ntables = \"a\"\n[tables.b]\n[sinks.s]\nkind = \"stdout\"\n[sinks.t]\nkind = \"stdout\"\n\
+                [[routes]]\nsink = \"s\"\n";
+    let answer = check(&dir, file).exits(0);
+    assert_eq!(
+        answer.err,
+        "posthaste: warning: posthaste.toml:3: [tables.\"b\"] is for a table that is neither relayed nor purged; add it to \
+         relay.tables\nposthaste: warning: no route leads to sink t\n"
+    );
+    let json = dir.run(["config", "check", "--json"]).exits(0).json();
+    assert_eq!(json["warnings"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn op3_keys_are_listed() {
+    let dir = Dir::new();
+    dir.write("posthaste.toml", "no toml at all");
+    let keys = dir.run(["config", "keys", "--json"]).exits(0).json();
+    let batch = keys.as_array().unwrap().iter().find(|key| key["key"] == "relay.batch").unwrap();
+    assert_eq!(
+        (&batch["default"], &batch["variable"]),
+        (&Value::from("500"), &Value::from("OUTBOX_RELAY_BATCH_SIZE"))
+    );
+    let listed = dir.run(["config", "keys"]).exits(0).out;
+    assert!(listed.contains("relay.batch\n    Most events of one claim"), "{listed}");
+    assert!(
+        listed.contains(
+            "    takes: number, 1 to 100000; default: 500\n    variable: OUTBOX_RELAY_BATCH_SIZE\n"
+        ),
+        "{listed}"
+    );
+}

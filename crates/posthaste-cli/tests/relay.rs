@@ -381,7 +381,8 @@ fn op3_retention_is_the_cleaners() {
 fn op7_the_log_can_be_json_and_has_no_payload() {
     let dir = Dir::new();
     dir.write("posthaste.toml", "[log]\nformat = \"json\"\nlevel = \"info,posthaste=debug\"\n[topics.a]\nmax_attempts = 1\n[sinks.hooks]\nkind = \"http\"\nurl = \"http://127.0.0.1:9/\"\n");
-    let mut daemon = Daemon::start(&mut dir.command(["relay"]));
+    let mut daemon = Daemon::start(dir.command(["relay"]).env("OUTBOX_RELAY_BATCHSIZE", "5"));
+    daemon.said("did you mean OUTBOX_RELAY_BATCH_SIZE?");
     dir.run(["enqueue", "a", "\"hunter22\""]).exits(0);
     daemon.said("unavailable");
     daemon.signal(Signal::TERM);

@@ -42,7 +42,9 @@ pub(crate) async fn run(place: &Place, args: &RelayArgs) -> Result<Exit, Failure
         mistake::failure(&mistakes)
     })?;
     let voice = Voice::start(&settings.log);
-    warn(&settings.warnings);
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
     let mut signals = signals()?;
     voice.say(header(&config, &settings));
     let early = |stop: Stop| voice.say(format_args!("{}: stopped before it was ready", stop.name()));
