@@ -40,6 +40,11 @@ impl Query {
     pub(super) fn of(self, known: &[&str]) -> Result<Fields, Problem> {
         self.0.of(known)
     }
+
+    /// None is expected.
+    pub(super) fn none(self) -> Result<(), Problem> {
+        self.of(&[]).map(drop)
+    }
 }
 
 impl<S: Sync> FromRequestParts<S> for Query {
@@ -59,6 +64,11 @@ impl Body {
     /// All of its fields, if they are among these.
     pub(super) fn of(self, known: &[&str]) -> Result<Fields, Problem> {
         self.0.of(known)
+    }
+
+    /// None is expected.
+    pub(super) fn none(self) -> Result<(), Problem> {
+        self.of(&[]).map(drop)
     }
 }
 

@@ -49,6 +49,21 @@ mod tests {
     }
 
     #[test]
+    fn op5_every_route_and_kind_of_error_is_on_its_page() {
+        let page = include_str!("../../../../docs/src/reference/http.md");
+        for (method, path) in routes::all("/metrics").listed() {
+            let named = format!("| `{} {path}` |", method.to_uppercase());
+            assert!(page.contains(&named), "{named}");
+        }
+        let document = document();
+        let kinds = &document["components"]["schemas"]["Problem"]["properties"]["error"]["properties"]["kind"]
+            ["enum"];
+        for kind in kinds.as_array().unwrap() {
+            assert!(page.contains(&format!("`{}`", kind.as_str().unwrap())), "{kind}");
+        }
+    }
+
+    #[test]
     fn op5_every_reference_of_the_document_leads_somewhere_and_nothing_is_left_over() {
         fn references<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
             match value {

@@ -1,6 +1,8 @@
 //! Alive, ready, degraded, not ready.
 
 use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -65,16 +67,43 @@ fn op5_a_table_that_is_gone_is_not_ready_until_it_is_back() {
     }
 }
 
+/// However many ask while the database hangs, each is answered soon, and one of them asks the database.
+#[test]
+fn op5_readiness_takes_a_bounded_time() {
+    let db = Db::new(Kind::Postgres);
+    let (daemon, client) = start(&db);
+    let table = db.table();
+    thread::scope(|scope| {
+        let lock = format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(8); COMMIT");
+        let db = &db;
+        scope.spawn(move || db.sql(&lock));
+        let held = format!(
+            "SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass AND mode = 'AccessExclusiveLock' AND granted"
+        );
+        wait_for("lock", || (db.sql(&held) == "1").then_some(()));
+        let began = Instant::now();
+        let report = becomes(&client, "not_ready");
+        assert!(reasons(&report).contains("did not answer within 2s"), "{report}");
+        let probes: Vec<_> = (0..30).map(|_| scope.spawn(|| client.get("/readyz").code)).collect();
+        assert!(probes.into_iter().all(|probe| probe.join().unwrap() == 503));
+        assert!(began.elapsed() < Duration::from_secs(7), "{:?}", began.elapsed());
+        let waiting =
+            format!("SELECT count(*) FROM pg_locks WHERE relation = '{table}'::regclass AND NOT granted");
+        // Of the relay a few, of the probes one at a time.
+        assert!(db.sql(&waiting).parse::<u32>().unwrap() < 10, "{}", db.sql(&waiting));
+    });
+    becomes(&client, "ready");
+    daemon.stop();
+}
+
 #[test]
 fn op5_a_sink_that_rests_or_is_paused_is_degraded() {
     let dir = Dir::new();
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = nobody.local_addr().unwrap();
     drop(nobody);
-    let file = format!(
-        "relay.probe_interval_longest = \"1s\"\n[sinks.hooks]\nkind = \"http\"\nurl = \"http://{address}/hunter22\"\n"
-    );
-    let (daemon, client) = start_with(&dir, &file.replace("relay.probe_interval_longest = \"1s\"\n", ""));
+    let file = format!("[sinks.hooks]\nkind = \"http\"\nurl = \"http://{address}/hunter22\"\n");
+    let (daemon, client) = start_with(&dir, &file);
     client.get("/readyz").is(200);
     client.post("/api/v1/tables/outbox/events", &json!({ "topic": "a", "payload": 1 })).is(201);
     let report = becomes(&client, "degraded");

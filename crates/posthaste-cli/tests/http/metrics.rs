@@ -37,6 +37,9 @@ const BUCKETS: [&str; 20] = [
 /// One line: name, labels, value.
 type Sample = (String, BTreeMap<String, String>, f64);
 
+/// A sample that must be there, with at least this value.
+type Expected<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);
+
 /// What was read: the type of each metric, and every sample.
 fn scrape(client: &Client, path: &str) -> (BTreeMap<String, String>, Vec<Sample>) {
     let answer = client
@@ -140,7 +143,7 @@ fn op6_metrics_have_the_names_and_few_labels() {
             client.post(&events, &json!({ "topic": topic, "payload": 1, "tenant_id": "t" })).is(201);
         }
         client.tell(&format!("/api/v1/relays/{table}/sinks/good/pause")).is(200);
-        let expected: [(&str, &[(&str, &str)], f64); 12] = [
+        let expected: [Expected<'_>; 12] = [
             ("outbox_enqueue_total", &[("topic", "good")], 1.0),
             ("outbox_dispatch_total", &[("topic", "good"), ("result", "delivered")], 1.0),
             ("outbox_dispatch_total", &[("topic", "failing"), ("result", "retry")], 1.0),
@@ -166,7 +169,7 @@ fn op6_metrics_have_the_names_and_few_labels() {
         });
         let (types, samples) = wait_for("metrics", || {
             let (types, samples) = scrape(&client, "/metrics");
-            let there = |(name, labels, least): &(&str, &[(&str, &str)], f64)| {
+            let there = |(name, labels, least): &Expected<'_>| {
                 value(&samples, name, labels).is_some_and(|value| value >= *least)
             };
             expected.iter().all(there).then_some((types, samples))

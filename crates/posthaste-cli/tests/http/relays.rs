@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::client::{Client, DATABASES, TOKEN, start, start_by, start_with};
-use crate::daemon::wait_for;
+use crate::daemon::{Receiver, wait_for};
 use crate::support::{Db, Dir, Kind};
 
 fn statuses(client: &Client, table: &str) -> Vec<String> {
@@ -74,6 +74,43 @@ fn op5_a_relay_is_paused_resumed_and_triggered() {
         client.tell("/api/v1/relays/none/pause").fails(404, "not_found", "this daemon has no table \"none\"");
         daemon.stop();
     }
+}
+
+/// Nothing tells a relay of what another process writes to an SQLite file.
+#[test]
+fn op5_a_trigger_delivers_what_is_due() {
+    let db = Db::new(Kind::Sqlite);
+    db.run(["migrate", "up"]).exits(0);
+    db.dir.write("posthaste.toml", "[sinks.lines]\nkind = \"file\"\npath = \"lines.jsonl\"\n[[routes]]\ntopics = [\"order.*\"]\nsink = \"lines\"\n");
+    let mut command = db.command(["--set", "relay.poll_interval=1h", "--set", "relay.lease=1d", "relay"]);
+    let (daemon, client) = start_by(command.env("OUTBOX_HTTP_TOKEN", TOKEN));
+    for topic in ["order.placed", "order.paid", "mail.sent"] {
+        db.run(["enqueue", topic, "1"]).exits(0);
+    }
+    let passed = client.tell("/api/v1/relays/outbox/trigger").is(200);
+    let expected = json!({ "finished": true, "delivered": 2, "retried": 0, "dead": 1, "handed_back": 0 });
+    assert_eq!(passed, expected);
+    assert_eq!(statuses(&client, "outbox"), ["delivered", "delivered", "dead"]);
+    daemon.stop();
+}
+
+/// A pass that takes long goes on behind the answer.
+#[test]
+fn op5_a_trigger_is_not_waited_for_without_end() {
+    let receiver = Receiver::new(false);
+    let dir = Dir::new();
+    let file = format!(
+        "[relay]\ntimeout = \"2m\"\nlease = \"5m\"\n[sinks.hooks]\nkind = \"http\"\nurl = \"http://{}/\"\ntimeout = \"50s\"\n",
+        receiver.address
+    );
+    let (daemon, client) = start_with(&dir, &file);
+    client.post("/api/v1/tables/outbox/events", &json!({ "topic": "a", "payload": 1 })).is(201);
+    receiver.posts(1);
+    let passed = client.tell("/api/v1/relays/outbox/trigger").is(202);
+    assert_eq!((&passed["finished"], &passed["delivered"]), (&json!(false), &Value::Null));
+    receiver.answer();
+    wait_for("delivery", || (statuses(&client, "outbox") == ["delivered"]).then_some(()));
+    daemon.stop();
 }
 
 #[test]

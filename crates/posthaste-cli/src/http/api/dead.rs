@@ -35,7 +35,7 @@ pub(in crate::http) async fn replay(
     query: Query,
     body: Body,
 ) -> Answer {
-    query.of(&[])?;
+    query.none()?;
     mend(&served, &table, "replay", Admin::replay, body).await
 }
 
@@ -46,7 +46,7 @@ pub(in crate::http) async fn discard(
     query: Query,
     body: Body,
 ) -> Answer {
-    query.of(&[])?;
+    query.none()?;
     mend(&served, &table, "discard", Admin::discard, body).await
 }
 

@@ -65,7 +65,7 @@ pub(in crate::http) async fn show(
     At((table, id)): At<(String, String)>,
     query: Query,
 ) -> Answer {
-    query.of(&[])?;
+    query.none()?;
     let opened = served.opened(&table)?;
     let id = parse_id(&id).map_err(|error| Problem::bad(error.to_string()))?;
     match opened.admin.show(id).await? {
@@ -81,7 +81,7 @@ pub(in crate::http) async fn enqueue(
     query: Query,
     body: Body,
 ) -> Answer {
-    query.of(&[])?;
+    query.none()?;
     let event = event(&body.of(&EVENT)?)?;
     let enqueued = served.opened(&table)?.admin.enqueue(&[event]).await?;
     let Some(enqueued) = enqueued.first() else { return Err(Problem::missing("nothing was written")) };

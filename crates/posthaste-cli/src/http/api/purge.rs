@@ -16,7 +16,7 @@ pub(in crate::http) async fn purge(
     query: Query,
     body: Body,
 ) -> Answer {
-    query.of(&[])?;
+    query.none()?;
     let body = body.of(&[&["delivered", "dead", "older_than"], &DOING[..]].concat())?;
     let endings = [
         ("delivered", body.flag("delivered")?, Ending::Delivered),

@@ -18,7 +18,8 @@ pub(in crate::http) async fn pause(
     query: Query,
     body: Body,
 ) -> Answer {
-    (query.of(&[])?, body.of(&[])?);
+    query.none()?;
+    body.none()?;
     served.relay(&table)?.pause();
     changed(&served, &table)
 }
@@ -30,7 +31,8 @@ pub(in crate::http) async fn resume(
     query: Query,
     body: Body,
 ) -> Answer {
-    (query.of(&[])?, body.of(&[])?);
+    query.none()?;
+    body.none()?;
     served.relay(&table)?.resume();
     changed(&served, &table)
 }
@@ -48,7 +50,8 @@ pub(in crate::http) async fn trigger(
     query: Query,
     body: Body,
 ) -> Answer {
-    (query.of(&[])?, body.of(&[])?);
+    query.none()?;
+    body.none()?;
     let relay = served.relay(&table)?;
     let status = relay.status();
     if status.paused {

@@ -16,7 +16,8 @@ pub(in crate::http) async fn pause(
     query: Query,
     body: Body,
 ) -> Answer {
-    (query.of(&[])?, body.of(&[])?);
+    query.none()?;
+    body.none()?;
     find(&served, &table, &sink)?.pause_route(&sink)?;
     changed(&served, &table)
 }
@@ -28,7 +29,8 @@ pub(in crate::http) async fn resume(
     query: Query,
     body: Body,
 ) -> Answer {
-    (query.of(&[])?, body.of(&[])?);
+    query.none()?;
+    body.none()?;
     find(&served, &table, &sink)?.resume_route(&sink)?;
     changed(&served, &table)
 }

@@ -18,7 +18,7 @@ use crate::when;
 
 /// `GET /api/v1/status`
 pub(in crate::http) async fn status(State(served): State<Served>, query: Query) -> Answer {
-    query.of(&[])?;
+    query.none()?;
     let daemon = served.daemon();
     let mut looks = JoinSet::new();
     for name in daemon.tables().keys() {

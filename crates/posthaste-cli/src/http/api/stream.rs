@@ -15,7 +15,7 @@ pub(in crate::http) async fn lanes(
     At(table): At<String>,
     query: Query,
 ) -> Answer {
-    query.of(&[])?;
+    query.none()?;
     let lanes = stream(&served, &table).await?.admin.lanes().await?;
     Ok(problem::json(&json!({ "lanes": lanes.iter().map(lane_json).collect::<Vec<_>>() })))
 }
