@@ -1,11 +1,13 @@
-//! An event as programs see it: the fields of `--json`, a contract.
+//! What programs see, of `--json` and of the HTTP API alike: a contract.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use posthaste::store::Record;
+use posthaste::store::stream::{BlockedAggregate, LaneLag};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use crate::failure::Failure;
@@ -83,6 +85,35 @@ impl<'a> EventJson<'a> {
         let payload = text.and_then(|text| serde_json::from_str(text).ok());
         Self { payload: Some(payload), ..Self::new(record) }
     }
+}
+
+/// One lane of a stream.
+pub(crate) fn lane(lane: &LaneLag) -> Value {
+    json!({
+        "lane": lane.lane,
+        "owner": lane.owner,
+        "waiting": lane.events.n,
+        "oldest_seconds": lane.age.map(|age| age.as_secs_f64()),
+        "parked": lane.parked.n,
+        "blocked": lane.blocked.n,
+        "capped": lane.events.capped || lane.parked.capped || lane.blocked.capped,
+    })
+}
+
+/// One aggregate of a stream that waits for an operator.
+pub(crate) fn blocked(blocked: &BlockedAggregate) -> Value {
+    json!({
+        "namespace": blocked.namespace,
+        "aggregate_type": blocked.aggregate_type,
+        "aggregate_id": blocked.aggregate_id,
+        "lane": blocked.lane,
+        "event_id": blocked.event_id.to_string(),
+        "topic": blocked.topic,
+        "since": rfc3339(blocked.since),
+        "reason": blocked.reason,
+        "waiting": blocked.waiting.n,
+        "capped": blocked.waiting.capped,
+    })
 }
 
 /// Writes a value as one JSON document.

@@ -6,6 +6,7 @@
 //! | `config/` | the settings: file, environment, flags |
 //! | `target.rs` | which database and table, and whether they are local |
 //! | `daemon/` | relays, sinks and routes of a running daemon |
+//! | `http/` | what a daemon serves: health, metrics, an API |
 //! | `commands/` | one file per subcommand |
 //! | `table.rs`, `json.rs` | how events are shown to people and to programs |
 //! | `tone.rs` | colours |
@@ -24,6 +25,7 @@ mod confirm;
 mod daemon;
 mod exit;
 mod failure;
+mod http;
 mod json;
 mod progress;
 mod screen;

@@ -39,6 +39,23 @@ fn op1_the_demo_shows_that_every_order_has_its_event() {
 }
 
 #[test]
+fn op5_the_demo_is_served_and_gives_way_to_whoever_has_the_port() {
+    let dir = Dir::new();
+    let mut command = dir.command(["demo"]);
+    // As somebody runs it who has configured nothing: the usual port, if nobody has it.
+    let mut one = Daemon::spawn(command.env_remove("OUTBOX_HTTP_LISTEN"));
+    let mut command = dir.command(["demo"]);
+    let mut other = Daemon::spawn(command.env_remove("OUTBOX_HTTP_LISTEN"));
+    let (one_at, other_at) = (one.said("serving http://127.0.0.1:"), other.said("serving http://127.0.0.1:"));
+    assert_ne!(one_at, other_at);
+    for daemon in [one, other] {
+        daemon.signal(Signal::TERM);
+        let mut daemon = daemon;
+        assert_eq!(daemon.ends(), 0, "{:#?}", daemon.err());
+    }
+}
+
+#[test]
 fn op1_the_demos_figures_add_up_in_both_modes() {
     let dir = Dir::new();
     for mode in [&[][..], &["--stream"]] {

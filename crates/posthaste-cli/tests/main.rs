@@ -23,6 +23,7 @@
 //! | `deploy.rs`, `promql.rs` | dashboard and alert rules name metrics that there are |
 //! | `private.rs`, `end_to_end.rs` | from psql to JetStream, through servers that are killed |
 //! | `deployed.rs` | deployment and guide name commands and settings that there are |
+//! | `http/` | what the relay serves: health, metrics, the API, and who may ask for it |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -38,6 +39,7 @@ mod deployed;
 mod doctor;
 mod embedded;
 mod end_to_end;
+mod http;
 mod listing;
 mod migrate;
 mod private;

@@ -80,11 +80,12 @@ impl Dir {
     /// The binary in this directory, with nothing of the environment's settings.
     pub(crate) fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_posthaste"));
-        command.current_dir(&self.0).args(arguments).stdin(Stdio::null());
+        command.current_dir(&self.0).stdin(Stdio::null());
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OUTBOX_"))
         {
             command.env_remove(name);
         }
+        add(&mut command, arguments);
         command
             .env_remove("NO_COLOR")
             .env_remove("CLICOLOR")
@@ -164,6 +165,16 @@ pub(crate) fn interrupt(child: &Child) {
 impl Drop for Dir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Gives a command its arguments; what serves something serves it on a port of its own.
+fn add<'a>(command: &mut Command, arguments: impl IntoIterator<Item = &'a str>) {
+    for argument in arguments {
+        command.arg(argument);
+        if matches!(argument, "relay" | "demo") {
+            command.env("OUTBOX_HTTP_LISTEN", "127.0.0.1:0");
+        }
     }
 }
 
@@ -263,7 +274,8 @@ impl Db {
     /// The binary on this database.
     pub(crate) fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Command {
         let mut command = self.dir.command([]);
-        command.env("OUTBOX_DATABASE_URL", self.url()).env("OUTBOX_TABLE", self.table()).args(arguments);
+        command.env("OUTBOX_DATABASE_URL", self.url()).env("OUTBOX_TABLE", self.table());
+        add(&mut command, arguments);
         command
     }
 

@@ -15,13 +15,15 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::error::Result;
+use crate::event::Event;
 use crate::produce::gate::Gate;
 use crate::produce::{Backend, Outbox};
 use crate::store::stream::{BlockedAggregate, LaneLag};
 use crate::store::{
-    Count, Dialect, Ending, Filter, MigrationState, Mode, Page, Purge, Record, Stats, Status, Store,
-    TableName, Throughput,
+    Count, Dialect, Ending, Enqueued, Filter, MigrationState, Mode, Page, Purge, Record, Stats, Status,
+    Store, TableName, Throughput,
 };
+use crate::telemetry;
 
 /// Rows counted at most, so that a look at a table of any size is cheap.
 const CAP: u32 = 10_000;
@@ -213,6 +215,29 @@ impl Admin {
         }
     }
 
+    /// Writes events that belong to no transaction, as an operator does: they are counted, and relays are woken. One
+    /// answer for each, in order. A service enqueues through its [`Outbox`], with its data.
+    ///
+    /// ```
+    /// # use posthaste::{Event, testing};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste::Result<()> {
+    /// # let outbox = testing::outbox();
+    /// let event = Event::json("order.placed.v1", &42)?.build()?;
+    /// assert!(!outbox.admin().enqueue(&[event]).await?[0].duplicate);
+    /// # Ok(()) }
+    /// ```
+    pub async fn enqueue(&self, events: &[Event]) -> Result<Vec<Enqueued>> {
+        let enqueued = self.store.insert(events).await?;
+        let written = events.iter().zip(&enqueued).filter(|(_, enqueued)| !enqueued.duplicate);
+        let mut count = 0;
+        for (event, _) in written {
+            telemetry::enqueued(self.store.table(), event.topic(), 1);
+            count += 1;
+        }
+        self.wake(count).await;
+        Ok(enqueued)
+    }
+
     /// Makes dead letters that fit pending again: their attempts begin anew, their last error stays until they
     /// are delivered. Relays are woken for them. What waited behind one in a stream follows it in order.
     pub fn replay(&self, filter: Filter) -> Change {
@@ -236,7 +261,7 @@ impl Admin {
         }
         self.gate.wake();
         if let Err(error) = self.store.notify().await {
-            tracing::debug!(table = %self.store.table(), %error, "relays could not be told of a replay; they poll");
+            tracing::debug!(table = %self.store.table(), %error, "relays could not be told of events; they poll");
         }
     }
 }
@@ -377,7 +402,7 @@ mod tests {
 
     use super::*;
     use crate::sink::Delivery;
-    use crate::{Event, Failure, testing};
+    use crate::{Failure, testing};
 
     #[tokio::test(start_paused = true)]
     async fn rt6_a_replay_wakes_the_relay_of_its_outbox() -> anyhow::Result<()> {

@@ -40,7 +40,7 @@ pub const OLDEST_AGE: &str = "outbox_oldest_age_seconds";
 pub const QUEUE_DEPTH: &str = "outbox_queue_depth";
 /// 1 where this relay is the active one, by table.
 pub const RELAY_LEADER: &str = "outbox_relay_leader";
-/// 1 where a sink rests because it is unavailable, by table and sink.
+/// 1 where a sink rests because it is unavailable or somebody has paused it, by table and sink.
 pub const SINK_PAUSED: &str = "outbox_sink_paused";
 
 /// Lanes of a stream that this relay owns, by table.
@@ -75,11 +75,22 @@ pub fn describe() {
     describe_gauge!(LANE_LAG_SECONDS, Unit::Seconds, "Age of the oldest event of a lane not delivered yet");
     describe_gauge!(PARKED, Unit::Count, "Parked events of a stream, counted up to a limit");
     describe_gauge!(BLOCKED, Unit::Count, "Aggregates of a stream that wait for an operator");
-    describe_gauge!(SINK_PAUSED, Unit::Count, "1 where a sink rests because it is unavailable");
+    describe_gauge!(
+        SINK_PAUSED,
+        Unit::Count,
+        "1 where a sink rests because it is unavailable or somebody has paused it"
+    );
 }
 
 fn shared(text: &Arc<str>) -> metrics::SharedString {
     metrics::SharedString::from_shared(Arc::clone(text))
+}
+
+/// Makes the counters of a table known that may never count anything: a rate over one that is not there is not 0.
+pub(crate) fn begin(table: &Arc<str>) {
+    for name in [LEASE_LOST_TOTAL, HOT_ENQUEUED_TOTAL, HOT_REJECTED_TOTAL] {
+        counter!(name, "table" => shared(table)).increment(0);
+    }
 }
 
 pub(crate) fn enqueued(table: &TableName, topic: &str, n: u64) {

@@ -14,6 +14,7 @@ use crate::daemon::log::Voice;
 use crate::daemon::signals::{Signals, Stop};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::http::Server;
 use crate::when;
 
 use super::config::warn;
@@ -54,6 +55,11 @@ pub(crate) async fn run(place: &Place, args: &RelayArgs) -> Result<Exit, Failure
             return Ok(Exit::Ok);
         }
     };
+    // Before the database is reached, so that whoever asks can be told what it waits for.
+    let server = Server::start(&daemon).await?;
+    if let Some(server) = &server {
+        voice.say(serving(server));
+    }
     let started = tokio::select! {
         started = daemon.start() => started,
         stop = signals.next() => {
@@ -78,7 +84,7 @@ pub(crate) async fn run(place: &Place, args: &RelayArgs) -> Result<Exit, Failure
     };
     let why = ended.as_ref().map_or("a relay has ended", |stop| stop.name());
     voice.say(format_args!("{why}: draining; Ctrl-C leaves at once"));
-    drain(&daemon, &mut signals, voice).await;
+    drain(&daemon, server, &mut signals, voice).await;
     ended.map(|_| Exit::Ok)
 }
 
@@ -90,9 +96,17 @@ pub(super) fn signals() -> Result<Signals, Failure> {
 }
 
 /// Stops the daemon and says what was left, unless somebody cannot wait.
-pub(super) async fn drain(daemon: &Daemon, signals: &mut Signals, voice: Voice) {
+pub(super) async fn drain(daemon: &Daemon, server: Option<Server>, signals: &mut Signals, voice: Voice) {
+    let drain = async {
+        let drained = daemon.stop().await;
+        // To the last it says that it is not ready, and what was delivered while it drained.
+        if let Some(server) = server {
+            server.stop().await;
+        }
+        drained
+    };
     let drained = tokio::select! {
-        drained = daemon.stop() => drained,
+        drained = drain => drained,
         stop = signals.next() => leave(stop, voice),
     };
     for (table, left) in drained {
@@ -108,6 +122,11 @@ pub(super) async fn drain(daemon: &Daemon, signals: &mut Signals, voice: Voice) 
         voice.say(said);
     }
     voice.say("stopped");
+}
+
+/// Where it can be asked.
+pub(super) fn serving(server: &Server) -> String {
+    format!("serving http://{}: health, metrics, and the API at /api/v1", server.address())
 }
 
 /// At once: leases say what was under way.

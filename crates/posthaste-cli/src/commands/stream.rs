@@ -4,8 +4,6 @@ use std::io::Write;
 
 use posthaste::Admin;
 use posthaste::store::Filter;
-use posthaste::store::stream::{BlockedAggregate, LaneLag};
-use serde_json::{Value, json};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -17,7 +15,7 @@ use crate::{json, table, when};
 pub(super) async fn lanes(target: &Target, json: bool, out: &mut impl Write) -> Result<Exit, Failure> {
     let lanes = open(target).await?.lanes().await?;
     if json {
-        json::write(out, &lanes.iter().map(lane_json).collect::<Vec<_>>())?;
+        json::write(out, &lanes.iter().map(json::lane).collect::<Vec<_>>())?;
         return Ok(Exit::Ok);
     }
     let rows = lanes.into_iter().map(|lane| {
@@ -45,7 +43,7 @@ pub(super) async fn blocked(
 ) -> Result<Exit, Failure> {
     let blocked = open(target).await?.blocked(limit).await?;
     if json {
-        json::write(out, &blocked.iter().map(blocked_json).collect::<Vec<_>>())?;
+        json::write(out, &blocked.iter().map(json::blocked).collect::<Vec<_>>())?;
     } else if blocked.is_empty() {
         writeln!(out, "table {} has no blocked aggregates", target.table())?;
     } else {
@@ -87,31 +85,4 @@ async fn open(target: &Target) -> Result<Admin, Failure> {
         target.table()
     );
     Err(Failure::new(Exit::Table, message))
-}
-
-fn lane_json(lane: &LaneLag) -> Value {
-    json!({
-        "lane": lane.lane,
-        "owner": lane.owner,
-        "waiting": lane.events.n,
-        "oldest_seconds": lane.age.map(|age| age.as_secs_f64()),
-        "parked": lane.parked.n,
-        "blocked": lane.blocked.n,
-        "capped": lane.events.capped || lane.parked.capped || lane.blocked.capped,
-    })
-}
-
-fn blocked_json(blocked: &BlockedAggregate) -> Value {
-    json!({
-        "namespace": blocked.namespace,
-        "aggregate_type": blocked.aggregate_type,
-        "aggregate_id": blocked.aggregate_id,
-        "lane": blocked.lane,
-        "event_id": blocked.event_id.to_string(),
-        "topic": blocked.topic,
-        "since": when::rfc3339(blocked.since),
-        "reason": blocked.reason,
-        "waiting": blocked.waiting.n,
-        "capped": blocked.waiting.capped,
-    })
 }

@@ -194,10 +194,8 @@ impl Kind {
             Self::Address if text.parse::<SocketAddr>().is_err() => {
                 "write an IP address and a port, such as \"127.0.0.1:8470\" or \"[::1]:8470\""
             }
-            Self::UrlPath
-                if !text.starts_with('/') || text.len() < 2 || text.contains(['?', '#', '{', ' ']) =>
-            {
-                "write a path such as \"/metrics\""
+            Self::UrlPath if !is_free_path(text) => {
+                "write a path such as \"/metrics\" of letters, digits and -_./, beside /healthz, /readyz and /api"
             }
             Self::Filter if text.parse::<tracing_subscriber::filter::Targets>().is_err() => {
                 "write a level such as \"info\", or levels by module such as \"info,posthaste=debug\""
@@ -282,6 +280,13 @@ fn exact(duration: Duration) -> String {
     format!("{}{unit}", millis / size)
 }
 
+/// Whether a server has nothing else at this path.
+fn is_free_path(path: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    let taken = matches!(path, "/" | "/healthz" | "/readyz" | "/api") || path.starts_with("/api/");
+    path.starts_with('/') && path.chars().all(plain) && !taken
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -322,6 +327,11 @@ mod tests {
             (Kind::TableName, "\"a;b\"", "write the name of a table"),
             (Kind::Address, "\"8470\"", "write an IP address and a port"),
             (Kind::UrlPath, "\"metrics\"", "write a path"),
+            (Kind::UrlPath, "\"/\"", "write a path"),
+            (Kind::UrlPath, "\"/a/{b}\"", "write a path"),
+            (Kind::UrlPath, "\"/:a\"", "write a path"),
+            (Kind::UrlPath, "\"/readyz\"", "write a path"),
+            (Kind::UrlPath, "\"/api/v1/metrics\"", "write a path"),
             (Kind::Filter, "\"posthaste=loud\"", "write a level"),
             (Kind::Template, "\"a.{tpic}\"", "unknown placeholder \"tpic\""),
             (Kind::Source, "\"a b\"", "is not a URI"),

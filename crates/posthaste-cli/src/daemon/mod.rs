@@ -132,6 +132,11 @@ impl Daemon {
         drained
     }
 
+    /// Whether it is about to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.inner.stopping.borrow()
+    }
+
     /// Tells when it stops.
     fn stopping(&self) -> watch::Receiver<bool> {
         self.inner.stopping.subscribe()

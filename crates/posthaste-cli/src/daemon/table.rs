@@ -35,7 +35,6 @@ pub(crate) struct Table {
 pub(crate) struct Opened {
     /// For looking and mending; the relay has connections of its own.
     pub(crate) store: Arc<dyn Store>,
-    #[allow(dead_code, reason = "for whoever serves it")]
     pub(crate) admin: Admin,
     /// Whether its file was made just now.
     pub(crate) created: bool,
@@ -68,7 +67,6 @@ impl Table {
     }
 
     /// Why its database has not been reached yet.
-    #[allow(dead_code, reason = "for whoever asks whether the daemon is ready")]
     pub(crate) fn waits_for(&self) -> Option<String> {
         self.waits_for.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

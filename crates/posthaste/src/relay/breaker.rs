@@ -2,7 +2,8 @@
 //!
 //! When a sink says it is unavailable, its route rests: its events go back without spending an attempt, and
 //! after a pause that grows from one probe to the next a single event is let through. If it arrives, the route
-//! is open again.
+//! is open again. An operator can pause a route, too: then it is the same, but that nothing is let through until
+//! somebody ends the pause.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub(super) struct Breaker {
     route: Arc<str>,
     pauses: Backoff,
     random: Arc<dyn Random>,
+    /// Since when an operator has it paused, if so.
+    paused: Mutex<Option<Instant>>,
     state: Mutex<State>,
     changed: Arc<watch::Sender<()>>,
 }
@@ -54,14 +57,43 @@ impl Breaker {
         (first, longest): (Duration, Duration),
         random: Arc<dyn Random>,
         changed: Arc<watch::Sender<()>>,
+        paused: bool,
     ) -> Self {
-        telemetry::sink_paused(&table, &route, false);
+        telemetry::sink_paused(&table, &route, paused);
         let pauses = Backoff::exponential(first, longest).equal_jitter();
-        Self { table, route, pauses, random, state: Mutex::new(State::Working), changed }
+        let paused = Mutex::new(paused.then(Instant::now));
+        Self { table, route, pauses, random, paused, state: Mutex::new(State::Working), changed }
+    }
+
+    /// An operator pauses it, or ends that.
+    pub(super) fn set_paused(&self, paused: bool) {
+        let mut since = self.lock_paused();
+        if since.is_some() == paused {
+            return;
+        }
+        let words = if paused { "paused: its events wait" } else { "resumed" };
+        tracing::info!(table = %self.table, sink = %self.route, "the sink is {words}");
+        *since = paused.then(Instant::now);
+        let state = self.lock();
+        let rests = matches!(&*state, State::Resting { .. });
+        telemetry::sink_paused(&self.table, &self.route, paused || rests);
+        drop((state, since));
+        self.changed.send_replace(());
+    }
+
+    /// Whether an operator has paused it.
+    pub(super) fn is_paused(&self) -> bool {
+        self.lock_paused().is_some()
     }
 
     /// What may go through, without letting it.
     pub(super) fn peek(&self) -> Admission {
+        if let Some(since) = *self.lock_paused() {
+            // Nobody knows how long. What is handed back waits no longer than it has lasted, so that little is asked
+            // for in vain and little comes late when it ends.
+            let (first, longest) = (self.pauses.delay(1, 1.0), self.pauses.delay(u32::MAX, 1.0));
+            return Admission::After(since.elapsed().clamp(first.min(longest), longest));
+        }
         match &*self.lock() {
             State::Working => Admission::All,
             // Its probe is bound to end; who waits is told when it does.
@@ -111,12 +143,14 @@ impl Breaker {
 
     /// The sink took or refused an event: it is there.
     pub(super) fn close(&self) {
+        let paused = self.lock_paused();
         let mut state = self.lock();
         if let State::Resting { since, .. } = &*state {
             tracing::info!(table = %self.table, sink = %self.route, after = ?since.elapsed(), "the sink is available again");
-            telemetry::sink_paused(&self.table, &self.route, false);
+            telemetry::sink_paused(&self.table, &self.route, paused.is_some());
             *state = State::Working;
             drop(state);
+            drop(paused);
             self.changed.send_replace(());
         }
     }
@@ -143,6 +177,11 @@ impl Breaker {
             State::Working => None,
             State::Resting { since, error, .. } => Some((since.elapsed(), error.clone())),
         }
+    }
+
+    /// Taken before that of the state, where both are.
+    fn lock_paused(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

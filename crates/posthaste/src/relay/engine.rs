@@ -154,6 +154,8 @@ pub(super) struct Parts {
     pub(super) hot: Arc<HotQueue>,
     pub(super) wake: Arc<Notify>,
     pub(super) paused: bool,
+    /// The routes that are paused.
+    pub(super) paused_routes: BTreeSet<Arc<str>>,
     pub(super) pass: Option<Pass>,
 }
 
@@ -162,7 +164,7 @@ const LEAST_CLAIM: usize = 50;
 
 impl Engine {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { table, store, settings, routes, worker, hot, wake, paused, pass } = parts;
+        let Parts { table, store, settings, routes, worker, hot, wake, paused, paused_routes, pass } = parts;
         let breakers_changed = Arc::new(watch::Sender::new(()));
         let way = |route: Route| {
             let breaker = Breaker::new(
@@ -171,6 +173,7 @@ impl Engine {
                 settings.probe,
                 Arc::clone(&settings.random),
                 Arc::clone(&breakers_changed),
+                paused_routes.contains(&route.name),
             );
             Way { route, breaker, topics: Mutex::default(), held: Arc::default() }
         };
@@ -345,6 +348,13 @@ impl Engine {
     /// How long a call to the store may take.
     pub(super) fn longest_call(&self) -> Duration {
         (self.settings.lease / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
+    }
+
+    /// Pauses these routes, and no other.
+    pub(super) fn pause_routes(&self, names: &BTreeSet<Arc<str>>) {
+        for way in &self.ways {
+            way.breaker.set_paused(names.contains(&way.route.name));
+        }
     }
 
     /// Begins the end.

@@ -23,6 +23,7 @@
 //! | `wake.rs` | wake-ups from other processes |
 //! | `presence.rs`, `orphans.rs` | the relay's session: who leads, who is gone |
 //! | `purge.rs`, `stats.rs` | housekeeping and gauges |
+//! | `status.rs` | what a relay says of itself |
 //! | `outage.rs`, `control.rs`, `engine.rs`, `job.rs` | what the parts share |
 //!
 //! It sees the store and the sinks as traits only. It promises that every committed event is delivered at least
@@ -52,10 +53,12 @@ mod settings;
 mod settle;
 mod slots;
 mod stats;
+mod status;
 mod stream;
 mod verdict;
 mod wake;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -64,7 +67,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::dispatch::Routes;
-use crate::error::{Policy, Result};
+use crate::error::{Error, ErrorKind, Policy, Result};
 use crate::produce::gate::{Gate, HotQueue};
 use crate::store::{Store, WorkerId};
 use crate::telemetry;
@@ -75,6 +78,7 @@ use job::{Note, Pass};
 use outage::Doing;
 pub use retry::{Backoff, Random, RetryPolicy};
 use settings::Settings;
+pub use status::{Drained, Passed, RelayStatus, RouteStatus};
 pub use stream::OnDead;
 
 /// How long the last settlements may take once everything that ran has ended: with the database gone, they
@@ -117,6 +121,7 @@ impl Connections {
 struct Inner {
     plan: Plan,
     paused: AtomicBool,
+    paused_routes: Mutex<BTreeSet<Arc<str>>>,
     run: Mutex<Option<Run>>,
     /// One at a time starts or stops it.
     starting: tokio::sync::Mutex<()>,
@@ -128,82 +133,6 @@ struct Inner {
 struct Run {
     engine: Arc<Engine>,
     supervisor: JoinHandle<Drained>,
-}
-
-/// What was left when a relay stopped.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Drained {
-    /// Dispatches that ended while it stopped, and were settled.
-    pub settled: usize,
-    /// Events that had not started: pending again, their attempt not counted.
-    pub handed_back: usize,
-    /// Dispatches that were cut short at the end of the drain timeout: pending again, their attempt counted
-    /// unless it was the last.
-    pub abandoned: usize,
-    /// Events whose end could not be written: they come up again when their leases end.
-    pub unsettled: usize,
-}
-
-impl Drained {
-    /// Whether everything that had begun came to its end.
-    pub fn is_clean(&self) -> bool {
-        self.abandoned == 0 && self.unsettled == 0
-    }
-}
-
-/// What one pass did.
-#[non_exhaustive]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Passed {
-    /// Events that were delivered.
-    pub delivered: usize,
-    /// Events that failed and are tried again later.
-    pub retried: usize,
-    /// Events that died.
-    pub dead: usize,
-    /// Events that were given back: their sink is unavailable, or their lease was lost.
-    pub handed_back: usize,
-}
-
-/// What a relay is doing, for people and their dashboards.
-#[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RelayStatus {
-    /// The table it works on.
-    pub table: String,
-    /// Whether it has been started and not stopped.
-    pub running: bool,
-    /// Whether somebody has paused it.
-    pub paused: bool,
-    /// Whether it is the active one; where all may work, always while it runs.
-    pub leading: bool,
-    /// Under which name it leases events.
-    pub worker: Option<String>,
-    /// The lanes of a stream that it owns.
-    pub lanes: Vec<u16>,
-    /// Events straight from their commit that wait.
-    pub hot: usize,
-    /// Claimed events that wait.
-    pub claimed: usize,
-    /// Events being dispatched.
-    pub dispatching: usize,
-    /// Events whose end is being written.
-    pub settling: usize,
-    /// What the database says, if it fails.
-    pub database: Option<String>,
-    /// Its routes.
-    pub routes: Vec<RouteStatus>,
-}
-
-/// One route of a relay.
-#[non_exhaustive]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RouteStatus {
-    /// Its name.
-    pub name: Arc<str>,
-    /// Since when it rests, and why, if its sink is unavailable.
-    pub resting: Option<(Duration, String)>,
 }
 
 impl std::fmt::Debug for Relay {
@@ -226,6 +155,7 @@ impl Relay {
             inner: Arc::new(Inner {
                 plan,
                 paused: AtomicBool::new(false),
+                paused_routes: Mutex::default(),
                 run: Mutex::new(None),
                 starting: tokio::sync::Mutex::default(),
                 passing: tokio::sync::Mutex::default(),
@@ -258,11 +188,14 @@ impl Relay {
             }
             tracing::warn!(table = %store.table(), %error, "the database is not there yet; the relay waits for it");
         }
-        let run = plan.run(self.inner.paused.load(Ordering::Acquire), pass, reached.is_ok()).await;
+        let paused_routes = self.inner.paused_routes().clone();
+        let run =
+            plan.run(self.inner.paused.load(Ordering::Acquire), paused_routes, pass, reached.is_ok()).await;
         let mut running = self.inner.run();
         // It may have been paused or resumed while it started.
         let paused = self.inner.paused.load(Ordering::Acquire);
         run.engine.control.change(|state| state.paused = paused);
+        run.engine.pause_routes(&self.inner.paused_routes());
         run.engine.open_or_close_gate();
         *running = Some(run);
         Ok(())
@@ -327,6 +260,53 @@ impl Relay {
         }
     }
 
+    /// Pauses one route: nothing of it is dispatched and no attempt of its events is spent, while the others go on.
+    /// What runs finishes, what waits is handed back. It lasts over a stop and start. The name is that of its
+    /// [status](RouteStatus); one that no route has is an error.
+    ///
+    /// ```
+    /// # use posthaste::testing;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste::Result<()> {
+    /// # let outbox = testing::outbox();
+    /// let relay = outbox.relay().sink(posthaste::sink::MemorySink::new()).start().await?;
+    /// relay.pause_route("sink")?;
+    /// assert!(relay.status().routes[0].paused);
+    /// relay.resume_route("sink")?;
+    /// # relay.stop().await;
+    /// # Ok(()) }
+    /// ```
+    pub fn pause_route(&self, name: &str) -> Result<()> {
+        self.set_route_paused(name, true)
+    }
+
+    /// Ends the pause of one route. A sink that rests because it is unavailable goes on resting.
+    pub fn resume_route(&self, name: &str) -> Result<()> {
+        self.set_route_paused(name, false)
+    }
+
+    fn set_route_paused(&self, name: &str, paused: bool) -> Result<()> {
+        let names: Vec<Arc<str>> =
+            self.inner.plan.routes.routes().into_iter().map(|route| route.name).collect();
+        let Some(name) = names.iter().find(|known| ***known == *name) else {
+            let table = self.inner.plan.connections.store().table();
+            let message = format!("table {table}: the relay has no route {name:.100?} among {names:?}");
+            return Err(Error::new(ErrorKind::InvalidSetting, message));
+        };
+        let run = self.inner.run();
+        let mut routes = self.inner.paused_routes();
+        if paused {
+            routes.insert(Arc::clone(name))
+        } else {
+            routes.remove(name)
+        };
+        if let Some(run) = &*run {
+            run.engine.pause_routes(&routes);
+            run.engine.open_or_close_gate();
+            run.engine.wake.notify_one();
+        }
+        Ok(())
+    }
+
     /// One pass over everything that is due, for tests and manual triggers: returns when all of it, and what was
     /// claimed before, is settled.
     /// A relay that does not run is started for it and stopped again; one that is paused, or stands by for
@@ -377,7 +357,11 @@ impl Relay {
             routes: engine
                 .ways
                 .iter()
-                .map(|way| RouteStatus { name: Arc::clone(&way.route.name), resting: way.breaker.resting() })
+                .map(|way| RouteStatus {
+                    name: Arc::clone(&way.route.name),
+                    resting: way.breaker.resting(),
+                    paused: way.breaker.is_paused(),
+                })
                 .collect(),
         }
     }
@@ -395,6 +379,11 @@ async fn reach(store: &dyn Store) -> Result<()> {
 impl Inner {
     fn run(&self) -> MutexGuard<'_, Option<Run>> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Taken after the lock of the run, where both are.
+    fn paused_routes(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
+        self.paused_routes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -422,7 +411,13 @@ impl Plan {
     }
 
     /// Starts every part.
-    async fn run(&self, paused: bool, pass: Option<Pass>, reached: bool) -> Run {
+    async fn run(
+        &self,
+        paused: bool,
+        paused_routes: BTreeSet<Arc<str>>,
+        pass: Option<Pass>,
+        reached: bool,
+    ) -> Run {
         let worker = WorkerId::unique();
         let wake = Arc::new(Notify::new());
         let (hot, hot_events) =
@@ -436,8 +431,10 @@ impl Plan {
             hot: Arc::clone(&hot),
             wake,
             paused,
+            paused_routes,
             pass,
         }));
+        telemetry::begin(&engine.table);
         if reached {
             // Until the clocks are compared, events that take the hot path are dated by the wrong one.
             if let Err(error) = stats::measure_skew(&engine).await {

@@ -30,6 +30,7 @@ use crate::daemon::log::Voice;
 use crate::daemon::{Daemon, Opened};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::http::Server;
 use crate::{json, when};
 
 use self::customers::Customers;
@@ -72,13 +73,13 @@ pub(crate) struct DemoArgs {
 pub(crate) async fn run(place: &Place, args: &DemoArgs) -> Result<Exit, Failure> {
     let directory = Directory::new(args.keep.as_deref())?;
     let url = directory.url();
-    let (settings, log_was_set) = settings(place, args, &url)?;
-    let mut log = settings.log.clone();
-    if !log_was_set {
+    let (settings, Said { log, address }) = settings(place, args, &url)?;
+    let mut logged = settings.log.clone();
+    if !log {
         // What fails here is meant to: the line of figures says it better.
-        "off".clone_into(&mut log.level);
+        "off".clone_into(&mut logged.level);
     }
-    let voice = Voice::start(&log);
+    let voice = Voice::start(&logged);
     let mut signals = super::relay::signals()?;
 
     let customers = Arc::new(Customers::default());
@@ -87,9 +88,15 @@ pub(crate) async fn run(place: &Place, args: &DemoArgs) -> Result<Exit, Failure>
     let store = store::connect(&url, TABLE).await?;
     let shop = Arc::new(Shop::open(&directory.file(), args.stream).await?);
     let daemon = Daemon::with_sinks(settings, sinks.clone());
+    // A relay that runs on this machine already must not spoil the first minute.
+    let server =
+        if address { Server::start(&daemon).await? } else { Server::start_anywhere(&daemon).await? };
     for table in daemon.tables().values() {
         let relay = table.builder(shop.outbox().relay(), daemon.settings(), &sinks).start().await?;
         table.adopt(Opened::new(Arc::clone(&store), true), relay);
+    }
+    if let Some(server) = &server {
+        voice.say(super::relay::serving(server));
     }
     voice.say(introduction(args, &directory));
 
@@ -113,7 +120,7 @@ pub(crate) async fn run(place: &Place, args: &DemoArgs) -> Result<Exit, Failure>
     shop.closes();
     selling.await.unwrap_or_else(|error| Err(ended(&error)))?;
     figures.stop().await;
-    super::relay::drain(&daemon, &mut signals, voice.silent()).await;
+    super::relay::drain(&daemon, server, &mut signals, voice.silent()).await;
     let summary = Summary::of(&url, &shop, &customers, args.stream).await;
     shop.close().await;
     answer(&summary?, args, &directory)
@@ -123,8 +130,14 @@ fn ended(error: &tokio::task::JoinError) -> Failure {
     Failure::new(Exit::Failed, format!("the demo's shop has ended badly ({error}); please report it"))
 }
 
-/// The relay's settings, and whether somebody said what is to be logged.
-fn settings(place: &Place, args: &DemoArgs, url: &str) -> Result<(Settings, bool), Failure> {
+/// What somebody has settings of their own for.
+struct Said {
+    log: bool,
+    address: bool,
+}
+
+/// The relay's settings, and what of them was said by somebody.
+fn settings(place: &Place, args: &DemoArgs, url: &str) -> Result<(Settings, Said), Failure> {
     let mut own = vec![
         "sinks.customers.kind=stdout".to_owned(),
         format!("relay.max_attempts={ATTEMPTS}"),
@@ -143,7 +156,7 @@ fn settings(place: &Place, args: &DemoArgs, url: &str) -> Result<(Settings, bool
         Place { database: Some(url.to_owned()), table: Some(TABLE.to_owned()), config: None, set: own };
     let config = Config::load_for_demo(&place);
     let settings = config.settings().map_err(|mistakes| mistake::failure(&mistakes))?;
-    Ok((settings, config.is_set("log.level")))
+    Ok((settings, Said { log: config.is_set("log.level"), address: config.is_set("http.listen") }))
 }
 
 fn introduction(args: &DemoArgs, directory: &Directory) -> String {

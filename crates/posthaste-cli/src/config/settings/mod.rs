@@ -32,7 +32,6 @@ pub(crate) struct Settings {
     pub(crate) topics: BTreeMap<String, TopicSettings>,
     pub(crate) sinks: BTreeMap<String, SinkSettings>,
     pub(crate) routes: Vec<RouteSettings>,
-    #[allow(dead_code, reason = "for whoever serves it")]
     pub(crate) http: HttpSettings,
     pub(crate) log: LogSettings,
     /// What looks like a mistake and may be none.

@@ -9,12 +9,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use posthaste::dispatch::{HandlerSink, Route, Routes};
 use posthaste::sink::{Delivery, Outcome, Sink};
-use posthaste::store::Status;
-use posthaste::{Backoff, Event, Failure, Router};
+use posthaste::store::{Filter, Page, Status};
+use posthaste::{Backoff, ErrorKind, Event, Failure, Relay, Router};
 
+use crate::harness::spy::Spy;
 use crate::harness::{Db, Kind, Recorder};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+conformance!(re12_a_paused_route_waits_and_spends_no_attempt);
+
+streams!(re12_a_paused_route_waits_and_spends_no_attempt);
 
 /// A handler that is unavailable while the switch is on.
 fn switched(down: &Arc<AtomicBool>) -> Recorder {
@@ -280,4 +285,94 @@ async fn re9_of_a_batch_that_hangs_only_the_culprit_fails() {
     relay.stop().await;
     assert_eq!((recorder.repeats(), db.count(Status::Dead).await), (0, 1));
     assert_eq!(db.count(Status::Delivered).await, 400, "with their only attempt");
+}
+
+/// An operator's pause of one sink: the other goes on, a stop and start do not end it, and no attempt is spent.
+async fn re12_a_paused_route_waits_and_spends_no_attempt(db: &Db) {
+    let (mail, stock) = (Recorder::default(), Recorder::default());
+    let router = Router::new().topic("mail", mail.clone()).topic("stock", stock.clone());
+    let relay = db.relay().handler(router).probe_interval(SECOND / 10, SECOND / 2).build().unwrap();
+    relay.pause_route("mail").unwrap();
+    relay.start().await.unwrap();
+    db.enqueue_numbers("mail", 0..50).await;
+    for round in 1..=3 {
+        db.enqueue_numbers("stock", 0..20).await;
+        stock.wait_for(20 * round).await;
+        let status = relay.status();
+        let route = |name: &str| status.routes.iter().find(|route| *route.name == *name).unwrap().clone();
+        assert_eq!((route("mail").paused, route("stock").paused), (true, false));
+        assert_eq!((route("mail").resting, mail.events()), (None, 0));
+        if round == 2 {
+            relay.stop().await;
+            relay.start().await.unwrap();
+        }
+    }
+    relay.run_once().await.unwrap();
+    let waiting = db.store().list(&Filter::all().topic("mail"), Page::first(100)).await.unwrap();
+    assert!(waiting.iter().all(|record| record.attempts <= u32::from(record.status == Status::Processing)));
+    assert_eq!(mail.events(), 0);
+    relay.resume_route("mail").unwrap();
+    mail.wait_for(50).await;
+    assert_eq!(mail.repeats(), 0);
+    assert!(mail.begun().iter().all(|(_, attempt)| *attempt == 1), "{:?}", mail.begun());
+    relay.stop().await;
+    assert_eq!(db.count(Status::Delivered).await, 110);
+}
+
+/// The only route: nothing is even asked for while it is paused.
+#[tokio::test(start_paused = true)]
+async fn re12_nothing_is_claimed_while_the_only_route_is_paused() {
+    let db = Db::new(Kind::Memory).await;
+    let spy = Spy::on(db.shared_store());
+    let recorder = Recorder::default();
+    let relay = Relay::on(spy.clone()).handler(recorder.clone()).start().await.unwrap();
+    db.enqueue_numbers("a", 0..10).await;
+    recorder.wait_for(10).await;
+    relay.pause_route("handler").unwrap();
+    relay.pause_route("handler").unwrap();
+    tokio::time::sleep(10 * SECOND).await;
+    let claims = spy.claims.lock().unwrap().len();
+    db.enqueue_numbers("a", 0..10).await;
+    tokio::time::sleep(600 * SECOND).await;
+    assert_eq!((spy.claims.lock().unwrap().len(), recorder.events()), (claims, 10));
+    assert_eq!(relay.run_once().await.unwrap(), Default::default());
+    relay.resume_route("handler").unwrap();
+    let resumed = tokio::time::Instant::now();
+    recorder.wait_for(20).await;
+    assert!(resumed.elapsed() < SECOND, "{:?}", resumed.elapsed());
+    relay.stop().await;
+}
+
+/// A sink that becomes unavailable and available again while it is paused stays paused.
+#[tokio::test(start_paused = true)]
+async fn re12_a_pause_outlasts_an_outage() {
+    let db = Db::new(Kind::Memory).await;
+    let outage = down(true);
+    let recorder = switched(&outage);
+    let relay = db.relay().handler(recorder.clone()).start().await.unwrap();
+    db.enqueue_numbers("a", 0..10).await;
+    while relay.status().routes[0].resting.is_none() {
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    relay.pause_route("handler").unwrap();
+    outage.store(false, Ordering::SeqCst);
+    tokio::time::sleep(600 * SECOND).await;
+    let route = relay.status().routes[0].clone();
+    assert!(route.paused && route.resting.is_some(), "{route:?}");
+    assert_eq!(recorder.events(), 0, "a probe was let through");
+    relay.resume_route("handler").unwrap();
+    recorder.wait_for(10).await;
+    let route = relay.status().routes[0].clone();
+    assert!(!route.paused && route.resting.is_none(), "{route:?}");
+    relay.stop().await;
+}
+
+#[tokio::test]
+async fn re12_a_route_that_is_not_there_cannot_be_paused() {
+    let db = Db::new(Kind::Memory).await;
+    let relay = db.relay().handler(Recorder::default()).build().unwrap();
+    for error in [relay.pause_route("mail").unwrap_err(), relay.resume_route("mail").unwrap_err()] {
+        assert_eq!(*error.kind(), ErrorKind::InvalidSetting);
+        assert!(error.to_string().contains("no route \"mail\" among [\"handler\"]"), "{error}");
+    }
 }
