@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use time::OffsetDateTime;
 
-use super::super::feed::{Fed, Said};
+use super::super::feed::{Fed, FedEvent, Heard, Said};
 use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::store::stream::{
@@ -36,6 +36,22 @@ struct Memory {
 impl Fake {
     fn said(&self) -> MutexGuard<'_, Memory> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next page has the same events once more.
+    fn page_again(&self, number: u64, fed: &Fed) {
+        let row = |event: &FedEvent| Row {
+            hold: HOLD,
+            sequence: event.lease.sequence(),
+            id: event.lease.id(),
+            topic: "t".to_owned(),
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            delayed: false,
+            suspect: false,
+            event: Ok(Event::clone(&event.event)),
+        };
+        let rows = fed.events.iter().map(row).collect();
+        self.said().pages.push_back(Page { number, rows, lost: Vec::new(), more: false });
     }
 
     /// The next page has an event of each of these aggregates.
@@ -170,10 +186,15 @@ fn sequences(fed: &Fed) -> Vec<i64> {
     fed.events.iter().map(|event| event.lease.sequence()).collect()
 }
 
-async fn settle(feed: &StreamFeed, fed: &Fed, verdict: Verdict) {
+async fn settle(feed: &StreamFeed, fed: &Fed, verdict: Verdict) -> Heard {
+    settle_all(feed, &[fed], verdict).await
+}
+
+async fn settle_all(feed: &StreamFeed, fed: &[&Fed], verdict: Verdict) -> Heard {
     let said = |event| Said { lease: event, verdict: &verdict, behind: false };
-    let said: Vec<Said<'_>> = fed.events.iter().map(|event| said(&event.lease)).collect();
-    feed.settle(&said, Keep::Delivered).await.unwrap();
+    let events = fed.iter().flat_map(|fed| &fed.events);
+    let said: Vec<Said<'_>> = events.map(|event| said(&event.lease)).collect();
+    feed.settle(&said, Keep::Delivered).await.unwrap()
 }
 
 #[tokio::test]
@@ -247,4 +268,22 @@ async fn sm1_a_straggler_is_parked_after_so_many_events_however_quickly_they_wen
     claim(&feed, 10).await.unwrap();
     assert_eq!(fake.said().parked, [(100, Wait::Running)]);
     assert!(fake.said().finished.contains(&1));
+}
+
+/// A lane was lost and taken again while its events were under way: of both copies one is this relay's, and they end at once.
+#[tokio::test]
+async fn sm1_the_end_of_a_new_copy_counts_beside_that_of_the_old_one() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "b"]);
+    let old = claim(&feed, 2).await.unwrap();
+    feed.lose(&[0]).await;
+    feed.open(&[HOLD]).await.unwrap();
+    fake.page_again(2, &old);
+    let new = claim(&feed, 2).await.unwrap();
+    assert_eq!(sequences(&new), sequences(&old));
+    let heard = settle_all(&feed, &[&old, &new], Verdict::Delivered).await;
+    let leases = |fed: &Fed| fed.events.iter().map(|event| event.lease.clone()).collect::<HashSet<_>>();
+    assert_eq!(heard.lost, leases(&old));
+    assert!(heard.busy.is_empty());
 }
