@@ -91,16 +91,21 @@ impl StreamFeed {
         if state.kept.is_none() {
             let page = state.reader.read(left).await?;
             state.keep(page);
-            self.prove(state);
         }
-        self.take_page(state, left, fed).await
+        self.take_page(state, left, fed).await?;
+        self.prove(state);
+        Ok(())
     }
 
-    /// What the owners before had under way of some lanes has been read: from now on it is this relay's own.
+    /// What the owners before had under way of some lanes has been read, and parked as suspect: from now on what is under way
+    /// of them is this relay's own. A suspect that is only read is known to nobody but the note, which goes when a lane is
+    /// gone on with.
     fn prove(&self, state: &mut State) {
-        let State { unproven, reader, .. } = state;
+        let State { unproven, reader, kept, .. } = state;
         let before = unproven.len();
-        unproven.retain(|lane| reader.has_suspects(*lane));
+        let suspects = kept.iter().flat_map(|page| &page.rows).filter(|row| row.suspect);
+        let kept: HashSet<u16> = suspects.map(|row| row.hold.lane).collect();
+        unproven.retain(|lane| reader.has_suspects(*lane) || kept.contains(lane));
         if unproven.len() < before {
             self.show(state);
         }

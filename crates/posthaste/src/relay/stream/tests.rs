@@ -29,8 +29,12 @@ struct Memory {
     finished: Vec<u64>,
     released: Vec<Hold>,
     blocked: HashSet<String>,
+    /// Whether something is still to be read that the owner before had under way.
+    suspects: bool,
     /// Whether the next question is not answered.
     fails: bool,
+    /// Whether nothing can be parked.
+    cannot_park: bool,
 }
 
 impl Fake {
@@ -52,6 +56,14 @@ impl Fake {
         };
         let rows = fed.events.iter().map(row).collect();
         self.said().pages.push_back(Page { number, rows, lost: Vec::new(), more: false });
+    }
+
+    /// The rows of the last page that may have ended their owner's process.
+    fn suspect(&self, rows: impl Fn(i64) -> bool) {
+        let mut said = self.said();
+        said.suspects = true;
+        let page = said.pages.back_mut().unwrap();
+        page.rows.iter_mut().for_each(|row| row.suspect = rows(row.sequence));
     }
 
     /// The next page has an event of each of these aggregates.
@@ -80,6 +92,10 @@ impl Reader for Fake {
         Ok(())
     }
 
+    fn has_suspects(&self, _: u16) -> bool {
+        self.said().suspects
+    }
+
     fn leave(&mut self, _: &[u16]) {}
 
     fn finished(&mut self, _: &[u16]) {}
@@ -87,7 +103,10 @@ impl Reader for Fake {
     fn close(&mut self, _: &[u16]) {}
 
     async fn read(&mut self, _: u32) -> Result<Page> {
-        Ok(self.said().pages.pop_front().unwrap_or_default())
+        let mut said = self.said();
+        let page = said.pages.pop_front().unwrap_or_default();
+        said.suspects &= page.more;
+        Ok(page)
     }
 
     async fn settle(&mut self, _: &[(Hold, i64)], pages: &[u64], _: Keep) -> Result<Vec<u16>> {
@@ -137,6 +156,9 @@ impl Stream for Fake {
 
     async fn park(&self, parks: &[Park]) -> Result<Vec<u16>> {
         let mut said = self.said();
+        if said.cannot_park {
+            return Err(Error::new(ErrorKind::Unreachable, "gone"));
+        }
         said.parked.extend(parks.iter().map(|park| (park.sequence, park.wait)));
         said.blocked.extend(parks.iter().map(|park| park.key.clone()));
         Ok(Vec::new())
@@ -286,4 +308,23 @@ async fn sm1_the_end_of_a_new_copy_counts_beside_that_of_the_old_one() {
     let leases = |fed: &Fed| fed.events.iter().map(|event| event.lease.clone()).collect::<HashSet<_>>();
     assert_eq!(heard.lost, leases(&old));
     assert!(heard.busy.is_empty());
+}
+
+/// A lane that is gone on with has no note any more of what was under way: who may go on with it has parked the suspects.
+#[tokio::test]
+async fn re11_a_lane_is_not_gone_on_with_until_its_suspects_are_parked() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "b", "c"]);
+    fake.suspect(|_| true);
+    assert_eq!(feed.owned_last(), []);
+    fake.said().cannot_park = true;
+    assert!(claim(&feed, 3).await.is_err());
+    assert_eq!(feed.owned_last(), [], "they were read, and nobody else knows of them");
+    fake.said().cannot_park = false;
+    claim(&feed, 2).await.unwrap();
+    assert_eq!(feed.owned_last(), [], "one is left");
+    claim(&feed, 2).await.unwrap();
+    assert_eq!(fake.said().parked, [(100, Wait::Suspect), (101, Wait::Suspect), (102, Wait::Suspect)]);
+    assert_eq!(feed.owned_last(), [HOLD]);
 }
