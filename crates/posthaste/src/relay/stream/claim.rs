@@ -40,9 +40,8 @@ struct Fates {
     /// In the order of the rows.
     each: Vec<Fate>,
     parks: Vec<Park>,
-    /// The aggregates of which one under way was not delivered: what is under way of them has to have its place before what
-    /// is parked now.
-    failed: HashSet<String>,
+    /// The aggregates of which some are under way that have no place: they have to have it before what is parked now.
+    overtaken: HashSet<Key>,
 }
 
 impl Fates {
@@ -296,9 +295,10 @@ impl StreamFeed {
         let blocked = self.blocked_of(state.has_parked, rows).await?;
         let mut fates = self.decide(rows, blocked);
         // Those under way come first, in their order.
+        let is_overtaken = |key: &Key| fates.overtaken.contains(key);
         let is_ahead =
-            |out: &&UnderWay| out.page().is_some() && fates.failed.contains(&self.stored_key(&out.event));
-        let ahead = match fates.failed.is_empty() {
+            |out: &&UnderWay| out.page().is_some() && self.key(&out.event).as_ref().is_some_and(is_overtaken);
+        let ahead = match fates.overtaken.is_empty() {
             true => Vec::new(),
             false => state.under_way.values().filter(is_ahead).map(|out| out.lease.sequence()).collect(),
         };
@@ -386,21 +386,28 @@ impl StreamFeed {
     }
 
     fn fate_of(&self, row: &Row, blocked: &mut HashSet<String>, fates: &mut Fates) -> Fate {
-        if let (Ok(event), Wait::Behind) = (&row.event, wait_of(row)) {
-            let Some(key) = self.key(event) else { return Fate::GivenOut(None) };
-            let (turn, standing) = self.order.join(key);
-            let goes = match standing {
-                Standing::UnderWay => true,
-                Standing::Known => blocked.is_empty() || !blocked.contains(&self.stored_key(event)),
-                // It failed this very moment, after others of this page were given out: this one comes behind them, not before.
-                Standing::Failed => fates.gave_out(key),
-            };
-            if goes {
-                return Fate::GivenOut(Some(turn.unparked()));
+        let ordered = row.event.as_ref().ok().and_then(|event| Some((event, self.key(event)?)));
+        match (wait_of(row), ordered) {
+            (Wait::Behind, None) => return Fate::GivenOut(None),
+            (wait @ (Wait::Behind | Wait::Suspect), Some((event, key))) => {
+                let (turn, standing) = self.order.join(key);
+                let goes = match standing {
+                    Standing::UnderWay => true,
+                    Standing::Known | Standing::WaitedFor => {
+                        blocked.is_empty() || !blocked.contains(&self.stored_key(event))
+                    }
+                    // It failed this very moment, after others of this page were given out: this one comes behind them, not before.
+                    Standing::Failed => fates.gave_out(key),
+                };
+                if goes && wait == Wait::Behind {
+                    return Fate::GivenOut(Some(turn.unparked()));
+                }
+                if standing != Standing::Known {
+                    fates.overtaken.insert(key);
+                    turn.wait();
+                }
             }
-            if standing == Standing::Failed {
-                fates.failed.insert(self.stored_key(event));
-            }
+            _ => {}
         }
         let park = self.parked_unread(row);
         if matches!(park.wait, Wait::Suspect | Wait::Behind) {
@@ -433,7 +440,7 @@ impl StreamFeed {
 fn must_wait(parked: &Parked, standing: Standing) -> bool {
     match standing {
         Standing::Known => false,
-        Standing::UnderWay => parked.blocks,
+        Standing::UnderWay | Standing::WaitedFor => parked.blocks,
         Standing::Failed => true,
     }
 }

@@ -328,3 +328,22 @@ async fn re11_a_lane_is_not_gone_on_with_until_its_suspects_are_parked() {
     assert_eq!(fake.said().parked, [(100, Wait::Suspect), (101, Wait::Suspect), (102, Wait::Suspect)]);
     assert_eq!(feed.owned_last(), [HOLD]);
 }
+
+/// What a late transaction wrote stays in order, whatever was under way when it committed and whichever part of it is suspect.
+#[tokio::test]
+async fn sm1_what_is_read_behind_a_suspect_does_not_go_before_it() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "b"]);
+    let first = claim(&feed, 2).await.unwrap();
+    assert_eq!(sequences(&first), [100, 101]);
+    fake.page(2, &["a", "a", "c"]);
+    fake.suspect(|sequence| sequence == 200);
+    assert_eq!(sequences(&claim(&feed, 3).await.unwrap()), [202]);
+    let mut parked = vec![(100, Wait::Running), (200, Wait::Suspect), (201, Wait::Behind)];
+    assert_eq!(fake.said().parked, parked, "each in its place");
+    fake.page(3, &["a", "b"]);
+    assert_eq!(sequences(&claim(&feed, 3).await.unwrap()), [301], "it is suspect still");
+    parked.push((300, Wait::Behind));
+    assert_eq!(fake.said().parked, parked);
+}

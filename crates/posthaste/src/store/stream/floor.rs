@@ -129,6 +129,13 @@ struct Left {
     read: bool,
 }
 
+impl Left {
+    /// Whether this row, which was just read, is one of them. What appears later, wherever it stands, was committed since.
+    fn has(&self, sequence: i64) -> bool {
+        !self.read && sequence <= self.until
+    }
+}
+
 impl<G: Ground> FloorReader<G> {
     /// A reader of no lane.
     pub(crate) fn new(ground: G) -> Self {
@@ -323,7 +330,7 @@ impl<G: Ground> Reader for FloorReader<G> {
         rows.retain_mut(|row| match self.open.get(&row.hold.lane) {
             Some(fence) => {
                 row.hold.fence = *fence;
-                row.suspect = self.left.get(&row.hold.lane).is_some_and(|left| row.sequence <= left.until);
+                row.suspect = self.left.get(&row.hold.lane).is_some_and(|left| left.has(row.sequence));
                 true
             }
             None => false,

@@ -408,6 +408,22 @@ async fn sm1_what_an_owner_had_under_way_is_suspect() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn sm1_what_is_committed_after_the_suspects_were_read_is_none_of_them() {
+    let fake = Fake::default();
+    fake.commit([1, 10]);
+    let mut gone = fake.reader(&fake.take([0])).await;
+    gone.read(10).await.unwrap();
+    fake.commit([12]);
+    let mut reader = fake.reader(&fake.take([0])).await;
+    let page = reader.read(10).await.unwrap();
+    assert_eq!((sequences(&page), suspects(&page)), (vec![1, 10, 12], vec![1, 10]));
+    // One transaction, of which one row has its place below what the owner before had read.
+    fake.commit([9, 13]);
+    let page = reader.read(10).await.unwrap();
+    assert_eq!((sequences(&page), suspects(&page)), (vec![9, 13], vec![]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn sm1_nothing_of_a_lost_lane_is_given_out() {
     let fake = Fake::default();
     fake.commit([1, 3]);
