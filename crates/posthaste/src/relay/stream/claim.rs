@@ -206,6 +206,8 @@ impl StreamFeed {
                         if must_wait(&parked, standing) || jostled.contains(&turn.key()) =>
                     {
                         jostled.insert(turn.key());
+                        // Were more to join the others, it might never come to its turn.
+                        turn.wait();
                         ParkedVerdict::Released { after: JOSTLED }
                     }
                     joined => {

@@ -11,13 +11,14 @@ use super::super::feed::{Fed, FedEvent, Heard, Said};
 use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::store::stream::{
-    Beat, BlockedAggregate, Council, LaneLag, Page, Parked, ParkedClaim, ParkedEnd, Reader, Row,
+    Beat, BlockedAggregate, Council, LaneLag, Page, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Reader,
+    Row,
 };
 use crate::store::{Claim, Lanes, Verdict};
 
 const HOLD: Hold = Hold { lane: 0, fence: 1 };
 
-/// A stream of one lane in memory, in which nothing parked comes up again.
+/// A stream of one lane in memory, in which nothing parked comes up again by itself.
 #[derive(Clone, Default)]
 struct Fake(Arc<Mutex<Memory>>);
 
@@ -26,6 +27,10 @@ struct Fake(Arc<Mutex<Memory>>);
 struct Memory {
     pages: VecDeque<Page>,
     parked: Vec<(i64, Wait)>,
+    /// What is parked and comes up with each claim.
+    due: Vec<Parked>,
+    /// What was said of it.
+    ends: Vec<(i64, ParkedVerdict)>,
     finished: Vec<u64>,
     released: Vec<Hold>,
     blocked: HashSet<String>,
@@ -56,6 +61,26 @@ impl Fake {
         };
         let rows = fed.events.iter().map(row).collect();
         self.said().pages.push_back(Page { number, rows, lost: Vec::new(), more: false });
+    }
+
+    /// An event of this aggregate that was dead and is replayed.
+    fn replay(&self, sequence: i64, aggregate: &str) {
+        let event = Event::json("t", &0).unwrap().aggregate("order", aggregate).build().unwrap();
+        let mut said = self.said();
+        said.blocked.insert(stored_key(&event, true));
+        said.due.push(Parked {
+            hold: HOLD,
+            position: 1,
+            sequence,
+            id: event.id(),
+            topic: "t".to_owned(),
+            attempt: 1,
+            suspect: false,
+            last_error: None,
+            blocks: true,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            event: Ok(event),
+        });
     }
 
     /// The rows of the last page that may have ended their owner's process.
@@ -165,14 +190,15 @@ impl Stream for Fake {
     }
 
     async fn claim_parked(&self, _: &ParkedClaim<'_>) -> Result<Vec<Parked>> {
-        Ok(Vec::new())
+        Ok(self.said().due.clone())
     }
 
     async fn claimed(&self, _: &[Hold]) -> Result<Vec<(Hold, i64)>> {
         Ok(Vec::new())
     }
 
-    async fn settle_parked(&self, _: &[ParkedEnd], _: Keep) -> Result<Vec<u16>> {
+    async fn settle_parked(&self, ends: &[ParkedEnd], _: Keep) -> Result<Vec<u16>> {
+        self.said().ends.extend(ends.iter().map(|end| (end.sequence, end.verdict.clone())));
         Ok(Vec::new())
     }
 
@@ -346,4 +372,43 @@ async fn sm1_what_is_read_behind_a_suspect_does_not_go_before_it() {
     assert_eq!(sequences(&claim(&feed, 3).await.unwrap()), [301], "it is suspect still");
     parked.push((300, Wait::Behind));
     assert_eq!(fake.said().parked, parked);
+}
+
+/// An aggregate may always have something under way: what waits for that has its turn nevertheless.
+#[tokio::test]
+async fn sm2_what_is_replayed_comes_to_its_turn_in_a_busy_aggregate() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "a"]);
+    let busy = claim(&feed, 2).await.unwrap();
+    assert_eq!(sequences(&busy), [100, 101]);
+    fake.replay(7, "a");
+    fake.page(2, &["a", "b"]);
+    assert_eq!(
+        sequences(&claim(&feed, 2).await.unwrap()),
+        [201],
+        "what is read now does not join the others"
+    );
+    assert!(matches!(fake.said().ends[..], [(7, ParkedVerdict::Released { .. })]), "it waits for them");
+    let parked = [(100, Wait::Running), (101, Wait::Running), (200, Wait::Behind)];
+    assert_eq!(fake.said().parked, parked, "each in its place");
+    settle(&feed, &busy, Verdict::Delivered).await;
+    drop(busy);
+    assert_eq!(sequences(&claim(&feed, 2).await.unwrap()), [7]);
+}
+
+/// It was discarded before its turn came.
+#[tokio::test]
+async fn sm2_who_waits_for_nobody_goes_on_in_a_busy_aggregate() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a"]);
+    let _busy = claim(&feed, 2).await.unwrap();
+    fake.replay(7, "a");
+    claim(&feed, 2).await.unwrap();
+    fake.said().due.clear();
+    fake.said().blocked.clear();
+    fake.page(2, &["a"]);
+    assert_eq!(sequences(&claim(&feed, 2).await.unwrap()), [200]);
+    assert!(fake.said().parked.is_empty());
 }
