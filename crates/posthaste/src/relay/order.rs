@@ -58,6 +58,8 @@ struct Aggregate {
     under_way: usize,
     /// Whether they have their places among the parked already.
     parked: bool,
+    /// Whether something that is parked waits for them.
+    waited_for: bool,
     /// The first of them that was not delivered.
     failed: Option<u64>,
 }
@@ -69,6 +71,9 @@ pub(super) enum Standing {
     Known,
     /// Events of it are under way that have no place yet: this one goes behind them.
     UnderWay,
+    /// The same, but something that is parked waits for them, and comes before what is read from now on: where the database
+    /// still has it, this one is parked behind it.
+    WaitedFor,
     /// One of those under way was not delivered: this one is parked behind them. Were it to join them, an aggregate that has
     /// always something under way would never come to be tried again.
     Failed,
@@ -79,12 +84,13 @@ impl Order {
     pub(super) fn join(self: &Arc<Self>, key: Key) -> (Turn, Standing) {
         let mut order = self.lock();
         let ticket = self.turns.fetch_add(1, Ordering::Relaxed);
-        let new = || Aggregate { since: ticket, under_way: 0, parked: true, failed: None };
+        let new = || Aggregate { since: ticket, under_way: 0, parked: true, waited_for: false, failed: None };
         let aggregate = order.entry(key).or_insert_with(new);
         aggregate.under_way += 1;
         let standing = match aggregate {
             Aggregate { failed: Some(_), .. } => Standing::Failed,
             Aggregate { parked: true, .. } => Standing::Known,
+            Aggregate { waited_for: true, .. } => Standing::WaitedFor,
             _ => Standing::UnderWay,
         };
         (Turn { order: Arc::clone(self), key, ticket, since: aggregate.since }, standing)
@@ -114,6 +120,11 @@ impl Turn {
     pub(super) fn unparked(self) -> Self {
         self.with(|aggregate| aggregate.parked = false);
         self
+    }
+
+    /// It is parked until those have ended that are under way: whatever is read later goes behind it.
+    pub(super) fn wait(self) {
+        self.with(|aggregate| aggregate.waited_for = true);
     }
 
     pub(super) fn key(&self) -> Key {
@@ -202,6 +213,19 @@ mod tests {
         assert_eq!(order.join(key(1)).1, Standing::Failed);
         drop(second);
         assert_eq!(order.join(key(1)).1, Standing::Known);
+    }
+
+    #[test]
+    fn sm2_what_is_read_while_something_parked_waits_does_not_join_what_is_under_way() {
+        let order = Arc::new(Order::default());
+        let under_way = order.join(key(1)).0.unparked();
+        order.join(key(1)).0.wait();
+        assert_eq!(order.join(key(1)).1, Standing::WaitedFor);
+        assert_eq!(order.join(key(2)).1, Standing::Known);
+        drop(under_way);
+        assert_eq!(order.join(key(1)).1, Standing::Known);
+        let _under_way = order.join(key(1)).0.unparked();
+        assert_eq!(order.join(key(1)).1, Standing::UnderWay, "that was long ago");
     }
 
     #[test]

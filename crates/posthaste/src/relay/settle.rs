@@ -13,16 +13,15 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use uuid::Uuid;
 
 use super::dispatch::Ended;
 use super::engine::Engine;
-use super::feed::Said;
+use super::feed::{Heard, Said};
 use super::job::{Job, Note};
 use super::outage::{Doing, Pauses};
 use super::verdict::Ending;
 use crate::error::{Error, ErrorKind};
-use crate::store::{Settled, Verdict};
+use crate::store::Verdict;
 use crate::telemetry;
 
 /// How long the first of a batch waits for others.
@@ -86,11 +85,11 @@ impl Settler {
                 self.engine.feed().await?.settle(&said, keep).await
             };
             match self.engine.in_time(settled).await {
-                Ok(settled) => {
+                Ok(heard) => {
                     self.engine.behind.send_replace(false);
                     self.engine.outage.over(Doing::Settling);
                     self.pauses.reset();
-                    return self.account(batch, &settled);
+                    return self.account(batch, &heard);
                 }
                 Err(error) if may_be_about_one_row(&error) && batch.len() > 1 => {
                     let rest = batch.split_off(batch.len() / 2);
@@ -139,19 +138,17 @@ impl Settler {
     }
 
     /// Counts and logs what was written, frees the slots, and answers with what is still to be written.
-    fn account(&self, batch: Vec<Ended>, settled: &Settled) -> Vec<Ended> {
+    fn account(&self, batch: Vec<Ended>, heard: &Heard) -> Vec<Ended> {
         let engine = &self.engine;
         let mut counts: HashMap<(&str, &'static str), u64> = HashMap::new();
         let mut dead: HashMap<&str, u64> = HashMap::new();
         let mut latencies: HashMap<&str, telemetry::Latencies> = HashMap::new();
-        let is_open =
-            |ended: &Ended, ids: &[Uuid]| !ids.is_empty() && ids.contains(&ended.job.held.lease.id());
         let (busy, done): (Vec<Ended>, Vec<Ended>) =
-            batch.into_iter().partition(|ended| is_open(ended, &settled.busy));
+            batch.into_iter().partition(|ended| heard.busy.contains(&ended.job.held.lease));
         engine.depths.settling.fetch_sub(done.len(), Ordering::Relaxed);
         for ended in &done {
             let Ended { job, ending } = ended;
-            if is_open(ended, &settled.lost) {
+            if heard.lost.contains(&job.held.lease) {
                 engine.lose(job, "its lease was lost before it was settled: another worker delivers it");
                 continue;
             }

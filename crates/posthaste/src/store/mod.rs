@@ -77,6 +77,7 @@ pub use postgres::{PostgresStore, inbox::PostgresInbox};
 pub use purge::{Ending, Purge};
 pub use record::{Count, Record, Stats, Throughput};
 pub use session::{Lock, Notifications, Session};
+pub(crate) use settlement::rounds;
 pub use settlement::{Keep, Settled, Settlement, Verdict};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, inbox::SqliteInbox};

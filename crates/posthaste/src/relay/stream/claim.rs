@@ -40,9 +40,8 @@ struct Fates {
     /// In the order of the rows.
     each: Vec<Fate>,
     parks: Vec<Park>,
-    /// The aggregates of which one under way was not delivered: what is under way of them has to have its place before what
-    /// is parked now.
-    failed: HashSet<String>,
+    /// The aggregates of which some are under way that have no place: they have to have it before what is parked now.
+    overtaken: HashSet<Key>,
 }
 
 impl Fates {
@@ -91,16 +90,21 @@ impl StreamFeed {
         if state.kept.is_none() {
             let page = state.reader.read(left).await?;
             state.keep(page);
-            self.prove(state);
         }
-        self.take_page(state, left, fed).await
+        self.take_page(state, left, fed).await?;
+        self.prove(state);
+        Ok(())
     }
 
-    /// What the owners before had under way of some lanes has been read: from now on it is this relay's own.
+    /// What the owners before had under way of some lanes has been read, and parked as suspect: from now on what is under way
+    /// of them is this relay's own. A suspect that is only read is known to nobody but the note, which goes when a lane is
+    /// gone on with.
     fn prove(&self, state: &mut State) {
-        let State { unproven, reader, .. } = state;
+        let State { unproven, reader, kept, .. } = state;
         let before = unproven.len();
-        unproven.retain(|lane| reader.has_suspects(*lane));
+        let suspects = kept.iter().flat_map(|page| &page.rows).filter(|row| row.suspect);
+        let kept: HashSet<u16> = suspects.map(|row| row.hold.lane).collect();
+        unproven.retain(|lane| reader.has_suspects(*lane) || kept.contains(lane));
         if unproven.len() < before {
             self.show(state);
         }
@@ -202,6 +206,8 @@ impl StreamFeed {
                         if must_wait(&parked, standing) || jostled.contains(&turn.key()) =>
                     {
                         jostled.insert(turn.key());
+                        // Were more to join the others, it might never come to its turn.
+                        turn.wait();
                         ParkedVerdict::Released { after: JOSTLED }
                     }
                     joined => {
@@ -291,9 +297,10 @@ impl StreamFeed {
         let blocked = self.blocked_of(state.has_parked, rows).await?;
         let mut fates = self.decide(rows, blocked);
         // Those under way come first, in their order.
+        let is_overtaken = |key: &Key| fates.overtaken.contains(key);
         let is_ahead =
-            |out: &&UnderWay| out.page().is_some() && fates.failed.contains(&self.stored_key(&out.event));
-        let ahead = match fates.failed.is_empty() {
+            |out: &&UnderWay| out.page().is_some() && self.key(&out.event).as_ref().is_some_and(is_overtaken);
+        let ahead = match fates.overtaken.is_empty() {
             true => Vec::new(),
             false => state.under_way.values().filter(is_ahead).map(|out| out.lease.sequence()).collect(),
         };
@@ -381,21 +388,28 @@ impl StreamFeed {
     }
 
     fn fate_of(&self, row: &Row, blocked: &mut HashSet<String>, fates: &mut Fates) -> Fate {
-        if let (Ok(event), Wait::Behind) = (&row.event, wait_of(row)) {
-            let Some(key) = self.key(event) else { return Fate::GivenOut(None) };
-            let (turn, standing) = self.order.join(key);
-            let goes = match standing {
-                Standing::UnderWay => true,
-                Standing::Known => blocked.is_empty() || !blocked.contains(&self.stored_key(event)),
-                // It failed this very moment, after others of this page were given out: this one comes behind them, not before.
-                Standing::Failed => fates.gave_out(key),
-            };
-            if goes {
-                return Fate::GivenOut(Some(turn.unparked()));
+        let ordered = row.event.as_ref().ok().and_then(|event| Some((event, self.key(event)?)));
+        match (wait_of(row), ordered) {
+            (Wait::Behind, None) => return Fate::GivenOut(None),
+            (wait @ (Wait::Behind | Wait::Suspect), Some((event, key))) => {
+                let (turn, standing) = self.order.join(key);
+                let goes = match standing {
+                    Standing::UnderWay => true,
+                    Standing::Known | Standing::WaitedFor => {
+                        blocked.is_empty() || !blocked.contains(&self.stored_key(event))
+                    }
+                    // It failed this very moment, after others of this page were given out: this one comes behind them, not before.
+                    Standing::Failed => fates.gave_out(key),
+                };
+                if goes && wait == Wait::Behind {
+                    return Fate::GivenOut(Some(turn.unparked()));
+                }
+                if standing != Standing::Known {
+                    fates.overtaken.insert(key);
+                    turn.wait();
+                }
             }
-            if standing == Standing::Failed {
-                fates.failed.insert(self.stored_key(event));
-            }
+            _ => {}
         }
         let park = self.parked_unread(row);
         if matches!(park.wait, Wait::Suspect | Wait::Behind) {
@@ -428,7 +442,7 @@ impl StreamFeed {
 fn must_wait(parked: &Parked, standing: Standing) -> bool {
     match standing {
         Standing::Known => false,
-        Standing::UnderWay => parked.blocks,
+        Standing::UnderWay | Standing::WaitedFor => parked.blocks,
         Standing::Failed => true,
     }
 }

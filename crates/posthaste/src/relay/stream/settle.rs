@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet};
 
 use uuid::Uuid;
 
-use super::super::feed::Said;
+use super::super::feed::{Heard, Said};
 use super::StreamFeed;
 use super::state::{Source, State, UnderWay};
 use crate::error::Result;
 use crate::event::Event;
 use crate::store::stream::{Park, ParkedEnd, ParkedVerdict, Wait};
-use crate::store::{Extended, Keep, Lease, Settled, Verdict};
+use crate::store::{Extended, Keep, Lease, Verdict};
 
 impl StreamFeed {
     /// Gives up on writing how these ended: their lanes are taken anew, and they are delivered again.
@@ -36,17 +36,17 @@ impl StreamFeed {
     }
 
     /// Writes how events ended. What is written twice, because nobody heard that it was, does no harm.
-    pub(in super::super) async fn settle(&self, said: &[Said<'_>], keep: Keep) -> Result<Settled> {
+    pub(in super::super) async fn settle(&self, said: &[Said<'_>], keep: Keep) -> Result<Heard> {
         let mut state = self.state.lock().await;
         let mut parks: Vec<(Option<u64>, Park)> = Vec::new();
         let (mut delivered, mut ends) = (Vec::new(), Vec::new());
-        let mut ended: HashMap<i64, Uuid> = HashMap::with_capacity(said.len());
-        let mut lost = Vec::new();
+        let mut ended: HashMap<i64, &Lease> = HashMap::with_capacity(said.len());
+        let mut lost: HashSet<Lease> = HashSet::new();
         for said in said {
             let sequence = said.lease.sequence();
             match state.under_way.get(&sequence) {
                 Some(out) if out.lease.holder() == said.lease.holder() => {
-                    ended.insert(sequence, out.event.id());
+                    ended.insert(sequence, said.lease);
                     let end = |out: &UnderWay| ParkedEnd {
                         hold: out.hold,
                         sequence,
@@ -65,7 +65,9 @@ impl StreamFeed {
                         }
                     }
                 }
-                _ => lost.push(said.lease.id()),
+                _ => {
+                    lost.insert(said.lease.clone());
+                }
             }
         }
         // Aggregates stand in line in the order in which their events were read.
@@ -86,7 +88,8 @@ impl StreamFeed {
         let theirs = |state: &State, sequence: &i64| {
             state.under_way.get(sequence).is_some_and(|out| refused.contains(&out.hold.lane))
         };
-        lost.extend(ended.iter().filter(|(sequence, _)| theirs(&state, sequence)).map(|(_, id)| *id));
+        let refused_of = ended.iter().filter(|(sequence, _)| theirs(&state, sequence));
+        lost.extend(refused_of.map(|(_, lease)| Lease::clone(lease)));
         state.end(&ended.keys().copied().collect::<Vec<_>>());
         state.maybe_parked.retain(|sequence| !ended.contains_key(sequence));
         state.pages.retain(|number, _| !finished.contains(number));
@@ -95,11 +98,16 @@ impl StreamFeed {
             // What stood behind them is due, or the next suspect is.
             self.signals.claimer.notify_one();
         }
-        Ok(Settled { written: said.len() - lost.len(), lost, busy: Vec::new() })
+        Ok(Heard { lost, busy: HashSet::new() })
     }
 
     /// What is under way before those of these that are parked behind it: it has to have its place before them.
-    fn ahead_of(&self, state: &State, parks: &[(Option<u64>, Park)], ended: &HashMap<i64, Uuid>) -> Vec<i64> {
+    fn ahead_of(
+        &self,
+        state: &State,
+        parks: &[(Option<u64>, Park)],
+        ended: &HashMap<i64, &Lease>,
+    ) -> Vec<i64> {
         let behind = parks.iter().filter(|(_, park)| park.wait == Wait::Behind);
         let mut last: HashMap<&str, (Option<u64>, i64)> = HashMap::new();
         for (page, park) in behind {

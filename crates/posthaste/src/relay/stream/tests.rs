@@ -8,17 +8,18 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::super::feed::{Fed, Said};
+use super::super::feed::{Fed, FedEvent, Heard, Said};
 use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::store::stream::{
-    Beat, BlockedAggregate, Council, LaneLag, Page, Parked, ParkedClaim, ParkedEnd, Reader, Row,
+    Beat, BlockedAggregate, Council, LaneLag, Page, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Reader,
+    Row,
 };
 use crate::store::{Claim, Lanes, Verdict};
 
 const HOLD: Hold = Hold { lane: 0, fence: 1 };
 
-/// A stream of one lane in memory, in which nothing parked comes up again.
+/// A stream of one lane in memory, in which nothing parked comes up again by itself.
 #[derive(Clone, Default)]
 struct Fake(Arc<Mutex<Memory>>);
 
@@ -27,16 +28,68 @@ struct Fake(Arc<Mutex<Memory>>);
 struct Memory {
     pages: VecDeque<Page>,
     parked: Vec<(i64, Wait)>,
+    /// What is parked and comes up with each claim.
+    due: Vec<Parked>,
+    /// What was said of it.
+    ends: Vec<(i64, ParkedVerdict)>,
     finished: Vec<u64>,
     released: Vec<Hold>,
     blocked: HashSet<String>,
+    /// Whether something is still to be read that the owner before had under way.
+    suspects: bool,
     /// Whether the next question is not answered.
     fails: bool,
+    /// Whether nothing can be parked.
+    cannot_park: bool,
 }
 
 impl Fake {
     fn said(&self) -> MutexGuard<'_, Memory> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next page has the same events once more.
+    fn page_again(&self, number: u64, fed: &Fed) {
+        let row = |event: &FedEvent| Row {
+            hold: HOLD,
+            sequence: event.lease.sequence(),
+            id: event.lease.id(),
+            topic: "t".to_owned(),
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            delayed: false,
+            suspect: false,
+            event: Ok(Event::clone(&event.event)),
+        };
+        let rows = fed.events.iter().map(row).collect();
+        self.said().pages.push_back(Page { number, rows, lost: Vec::new(), more: false });
+    }
+
+    /// An event of this aggregate that was dead and is replayed.
+    fn replay(&self, sequence: i64, aggregate: &str) {
+        let event = Event::json("t", &0).unwrap().aggregate("order", aggregate).build().unwrap();
+        let mut said = self.said();
+        said.blocked.insert(stored_key(&event, true));
+        said.due.push(Parked {
+            hold: HOLD,
+            position: 1,
+            sequence,
+            id: event.id(),
+            topic: "t".to_owned(),
+            attempt: 1,
+            suspect: false,
+            last_error: None,
+            blocks: true,
+            created_at: OffsetDateTime::UNIX_EPOCH,
+            event: Ok(event),
+        });
+    }
+
+    /// The rows of the last page that may have ended their owner's process.
+    fn suspect(&self, rows: impl Fn(i64) -> bool) {
+        let mut said = self.said();
+        said.suspects = true;
+        let page = said.pages.back_mut().unwrap();
+        page.rows.iter_mut().for_each(|row| row.suspect = rows(row.sequence));
     }
 
     /// The next page has an event of each of these aggregates.
@@ -65,6 +118,10 @@ impl Reader for Fake {
         Ok(())
     }
 
+    fn has_suspects(&self, _: u16) -> bool {
+        self.said().suspects
+    }
+
     fn leave(&mut self, _: &[u16]) {}
 
     fn finished(&mut self, _: &[u16]) {}
@@ -72,7 +129,10 @@ impl Reader for Fake {
     fn close(&mut self, _: &[u16]) {}
 
     async fn read(&mut self, _: u32) -> Result<Page> {
-        Ok(self.said().pages.pop_front().unwrap_or_default())
+        let mut said = self.said();
+        let page = said.pages.pop_front().unwrap_or_default();
+        said.suspects &= page.more;
+        Ok(page)
     }
 
     async fn settle(&mut self, _: &[(Hold, i64)], pages: &[u64], _: Keep) -> Result<Vec<u16>> {
@@ -122,20 +182,24 @@ impl Stream for Fake {
 
     async fn park(&self, parks: &[Park]) -> Result<Vec<u16>> {
         let mut said = self.said();
+        if said.cannot_park {
+            return Err(Error::new(ErrorKind::Unreachable, "gone"));
+        }
         said.parked.extend(parks.iter().map(|park| (park.sequence, park.wait)));
         said.blocked.extend(parks.iter().map(|park| park.key.clone()));
         Ok(Vec::new())
     }
 
     async fn claim_parked(&self, _: &ParkedClaim<'_>) -> Result<Vec<Parked>> {
-        Ok(Vec::new())
+        Ok(self.said().due.clone())
     }
 
     async fn claimed(&self, _: &[Hold]) -> Result<Vec<(Hold, i64)>> {
         Ok(Vec::new())
     }
 
-    async fn settle_parked(&self, _: &[ParkedEnd], _: Keep) -> Result<Vec<u16>> {
+    async fn settle_parked(&self, ends: &[ParkedEnd], _: Keep) -> Result<Vec<u16>> {
+        self.said().ends.extend(ends.iter().map(|end| (end.sequence, end.verdict.clone())));
         Ok(Vec::new())
     }
 
@@ -175,10 +239,15 @@ fn sequences(fed: &Fed) -> Vec<i64> {
     fed.events.iter().map(|event| event.lease.sequence()).collect()
 }
 
-async fn settle(feed: &StreamFeed, fed: &Fed, verdict: Verdict) {
+async fn settle(feed: &StreamFeed, fed: &Fed, verdict: Verdict) -> Heard {
+    settle_all(feed, &[fed], verdict).await
+}
+
+async fn settle_all(feed: &StreamFeed, fed: &[&Fed], verdict: Verdict) -> Heard {
     let said = |event| Said { lease: event, verdict: &verdict, behind: false };
-    let said: Vec<Said<'_>> = fed.events.iter().map(|event| said(&event.lease)).collect();
-    feed.settle(&said, Keep::Delivered).await.unwrap();
+    let events = fed.iter().flat_map(|fed| &fed.events);
+    let said: Vec<Said<'_>> = events.map(|event| said(&event.lease)).collect();
+    feed.settle(&said, Keep::Delivered).await.unwrap()
 }
 
 #[tokio::test]
@@ -252,4 +321,99 @@ async fn sm1_a_straggler_is_parked_after_so_many_events_however_quickly_they_wen
     claim(&feed, 10).await.unwrap();
     assert_eq!(fake.said().parked, [(100, Wait::Running)]);
     assert!(fake.said().finished.contains(&1));
+}
+
+/// A lane was lost and taken again while its events were under way: of both copies one is this relay's, and they end at once.
+#[tokio::test]
+async fn sm1_the_end_of_a_new_copy_counts_beside_that_of_the_old_one() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "b"]);
+    let old = claim(&feed, 2).await.unwrap();
+    feed.lose(&[0]).await;
+    feed.open(&[HOLD]).await.unwrap();
+    fake.page_again(2, &old);
+    let new = claim(&feed, 2).await.unwrap();
+    assert_eq!(sequences(&new), sequences(&old));
+    let heard = settle_all(&feed, &[&old, &new], Verdict::Delivered).await;
+    let leases = |fed: &Fed| fed.events.iter().map(|event| event.lease.clone()).collect::<HashSet<_>>();
+    assert_eq!(heard.lost, leases(&old));
+    assert!(heard.busy.is_empty());
+}
+
+/// A lane that is gone on with has no note any more of what was under way: who may go on with it has parked the suspects.
+#[tokio::test]
+async fn re11_a_lane_is_not_gone_on_with_until_its_suspects_are_parked() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "b", "c"]);
+    fake.suspect(|_| true);
+    assert_eq!(feed.owned_last(), []);
+    fake.said().cannot_park = true;
+    assert!(claim(&feed, 3).await.is_err());
+    assert_eq!(feed.owned_last(), [], "they were read, and nobody else knows of them");
+    fake.said().cannot_park = false;
+    claim(&feed, 2).await.unwrap();
+    assert_eq!(feed.owned_last(), [], "one is left");
+    claim(&feed, 2).await.unwrap();
+    assert_eq!(fake.said().parked, [(100, Wait::Suspect), (101, Wait::Suspect), (102, Wait::Suspect)]);
+    assert_eq!(feed.owned_last(), [HOLD]);
+}
+
+/// What a late transaction wrote stays in order, whatever was under way when it committed and whichever part of it is suspect.
+#[tokio::test]
+async fn sm1_what_is_read_behind_a_suspect_does_not_go_before_it() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "b"]);
+    let first = claim(&feed, 2).await.unwrap();
+    assert_eq!(sequences(&first), [100, 101]);
+    fake.page(2, &["a", "a", "c"]);
+    fake.suspect(|sequence| sequence == 200);
+    assert_eq!(sequences(&claim(&feed, 3).await.unwrap()), [202]);
+    let mut parked = vec![(100, Wait::Running), (200, Wait::Suspect), (201, Wait::Behind)];
+    assert_eq!(fake.said().parked, parked, "each in its place");
+    fake.page(3, &["a", "b"]);
+    assert_eq!(sequences(&claim(&feed, 3).await.unwrap()), [301], "it is suspect still");
+    parked.push((300, Wait::Behind));
+    assert_eq!(fake.said().parked, parked);
+}
+
+/// An aggregate may always have something under way: what waits for that has its turn nevertheless.
+#[tokio::test]
+async fn sm2_what_is_replayed_comes_to_its_turn_in_a_busy_aggregate() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a", "a"]);
+    let busy = claim(&feed, 2).await.unwrap();
+    assert_eq!(sequences(&busy), [100, 101]);
+    fake.replay(7, "a");
+    fake.page(2, &["a", "b"]);
+    assert_eq!(
+        sequences(&claim(&feed, 2).await.unwrap()),
+        [201],
+        "what is read now does not join the others"
+    );
+    assert!(matches!(fake.said().ends[..], [(7, ParkedVerdict::Released { .. })]), "it waits for them");
+    let parked = [(100, Wait::Running), (101, Wait::Running), (200, Wait::Behind)];
+    assert_eq!(fake.said().parked, parked, "each in its place");
+    settle(&feed, &busy, Verdict::Delivered).await;
+    drop(busy);
+    assert_eq!(sequences(&claim(&feed, 2).await.unwrap()), [7]);
+}
+
+/// It was discarded before its turn came.
+#[tokio::test]
+async fn sm2_who_waits_for_nobody_goes_on_in_a_busy_aggregate() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.page(1, &["a"]);
+    let _busy = claim(&feed, 2).await.unwrap();
+    fake.replay(7, "a");
+    claim(&feed, 2).await.unwrap();
+    fake.said().due.clear();
+    fake.said().blocked.clear();
+    fake.page(2, &["a"]);
+    assert_eq!(sequences(&claim(&feed, 2).await.unwrap()), [200]);
+    assert!(fake.said().parked.is_empty());
 }

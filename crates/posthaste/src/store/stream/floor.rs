@@ -6,9 +6,10 @@
 //! goes by; but somebody's old transaction, such as a backup, keeps the entries, and stepping over all of them would take longer
 //! and longer.
 //!
-//! The floor is asked of the database. A row may have got its number some moments before anybody can see it: so a floor
-//! counts only after a while. Should a row turn up below it nevertheless, because its insert waited for somebody in between, the
-//! *sweep* finds it: now and then a read begins below all rows.
+//! The floor is asked of the database. A row may have got its number some moments before anybody can see it: so the floor rises
+//! no higher than the highest row was a while ago. It rises in small steps, by looking at some thousands of rows each time: what
+//! was delivered is kept for days, and a new reader begins below all of it. Should a row turn up below the floor nevertheless,
+//! because its insert waited for somebody in between, the *sweep* finds it: now and then a read begins below all rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -23,8 +24,18 @@ use super::{Hold, Page, Reader, Row};
 use crate::error::Result;
 use crate::store::Keep;
 
-/// How long a floor waits before it counts: longer than an insert takes from getting its number to being seen.
+/// How long until the floor may rise to what was the highest row: longer than an insert takes from getting its number to being
+/// seen. No more often is it looked for a higher floor.
 const SETTLES: Duration = Duration::from_millis(250);
+
+/// For how long it is looked for it each time; the last look may take longer.
+const LOOKS: Duration = Duration::from_millis(20);
+
+/// How many rows are looked at first: mostly one of them is unsettled.
+const FEW: u32 = 200;
+
+/// And how many at a time from there on.
+const MANY: u32 = 5000;
 
 /// How often a read begins below all rows.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -51,9 +62,19 @@ pub(crate) trait Ground: Send + Sync + 'static {
     /// The sequences of unsettled rows of these lanes above this one, in order, at most so many.
     async fn unsettled(&self, lanes: &[u16], above: i64, limit: u32) -> Result<Vec<i64>>;
 
-    /// Up to where, this or higher, no row is unsettled or might be once its transaction commits. `None`: nothing is known of
-    /// what is there now, and it may be less than before.
-    async fn floor(&self, footing: &mut Self::Footing, above: i64) -> Result<Option<i64>>;
+    /// The highest row, committed or not; 0 if there is none. `None`: nothing is known of what is there now, and it may be less
+    /// than before.
+    async fn highest(&self, footing: &mut Self::Footing) -> Result<Option<i64>>;
+
+    /// Up to where no row is unsettled or might be once its transaction commits, of those above the one and up to the other;
+    /// but it need not look at more than so many of them. `None` as before.
+    async fn look(
+        &self,
+        footing: &mut Self::Footing,
+        above: i64,
+        until: i64,
+        rows: u32,
+    ) -> Result<Option<Look>>;
 
     /// Those of these rows that are still unsettled, in order; the reader fills in the fence and who is suspect.
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>>;
@@ -71,6 +92,15 @@ pub(crate) trait Ground: Send + Sync + 'static {
 
     /// Notes that nothing is under way. Answers with what was refused.
     async fn clear(&self, holds: &[Hold]) -> Result<Vec<Hold>>;
+}
+
+/// What was seen of the rows above the floor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    /// Up to it everything is settled.
+    pub(crate) settled: i64,
+    /// Whether that is because the next one is not.
+    pub(crate) unsettled: bool,
 }
 
 /// What became of rows that were to be marked as delivered.
@@ -98,8 +128,8 @@ pub(crate) struct FloorReader<G: Ground> {
     lost: BTreeSet<u16>,
     /// Up to it everything is settled.
     floor: i64,
-    /// The next floor, and when it was asked for.
-    next: Option<(Instant, i64)>,
+    /// The highest row, and when that was asked.
+    highest: Option<(Instant, i64)>,
     footing: G::Footing,
     swept: Option<Swept>,
     /// What was given out and is not settled.
@@ -129,6 +159,13 @@ struct Left {
     read: bool,
 }
 
+impl Left {
+    /// Whether this row, which was just read, is one of them. What appears later, wherever it stands, was committed since.
+    fn has(&self, sequence: i64) -> bool {
+        !self.read && sequence <= self.until
+    }
+}
+
 impl<G: Ground> FloorReader<G> {
     /// A reader of no lane.
     pub(crate) fn new(ground: G) -> Self {
@@ -140,7 +177,7 @@ impl<G: Ground> FloorReader<G> {
             noted: BTreeSet::new(),
             lost: BTreeSet::new(),
             floor: 0,
-            next: None,
+            highest: None,
             footing: G::Footing::default(),
             swept: None,
             under_way: BTreeMap::new(),
@@ -158,19 +195,29 @@ impl<G: Ground> FloorReader<G> {
         }
     }
 
-    /// Lets the floor rise to what it was some time ago.
+    /// Lets the floor rise, as far as to what was the highest row some time ago: everything up to that has its place by now.
     async fn rise(&mut self, now: Instant) -> Result<()> {
-        if let Some((at, _)) = self.next
-            && now - at < SETTLES
-        {
-            return Ok(());
-        }
-        match self.ground.floor(&mut self.footing, self.floor).await? {
-            Some(next) => {
-                // What got its place meanwhile, below what was the lowest then, is below this.
-                self.floor = self.next.map_or(self.floor, |(_, before)| before.min(next));
-                self.next = Some((now, next));
+        if let Some((at, until)) = self.highest {
+            if now - at < SETTLES {
+                return Ok(());
             }
+            let mut rows = FEW;
+            while self.floor < until {
+                let looked = self.ground.look(&mut self.footing, self.floor, until, rows).await?;
+                let Some(look) = looked else {
+                    self.forget_floor();
+                    return Ok(());
+                };
+                self.floor = look.settled.max(self.floor);
+                if look.unsettled || now.elapsed() >= LOOKS {
+                    break;
+                }
+                rows = MANY;
+            }
+        }
+        match self.ground.highest(&mut self.footing).await? {
+            // What gets its number from now on is above it.
+            Some(highest) => self.highest = Some((Instant::now(), highest)),
             None => self.forget_floor(),
         }
         Ok(())
@@ -178,7 +225,7 @@ impl<G: Ground> FloorReader<G> {
 
     /// Nothing is known of where everything is settled.
     fn forget_floor(&mut self) {
-        (self.floor, self.next, self.swept) = (0, None, None);
+        (self.floor, self.highest, self.swept) = (0, None, None);
     }
 
     /// Remembers how far a read came. One that began below all rows and did not come as far as the floor is gone on with.
@@ -236,7 +283,7 @@ impl<G: Ground> Reader for FloorReader<G> {
     async fn open(&mut self, holds: &[Hold]) -> Result<()> {
         for hold in holds {
             if self.leaving.remove(&hold.lane) {
-                self.forget_floor();
+                self.swept = None;
             }
         }
         let new = |hold: &&Hold| self.open.get(&hold.lane) != Some(&hold.fence);
@@ -260,8 +307,8 @@ impl<G: Ground> Reader for FloorReader<G> {
                 }
             }
         }
-        // What its owner before had marked in a transaction that came to nothing may be below.
-        self.forget_floor();
+        // The floor is that of all lanes. But what its owner before had marked in a transaction that came to nothing may be below.
+        self.swept = None;
         Ok(())
     }
 
@@ -323,7 +370,7 @@ impl<G: Ground> Reader for FloorReader<G> {
         rows.retain_mut(|row| match self.open.get(&row.hold.lane) {
             Some(fence) => {
                 row.hold.fence = *fence;
-                row.suspect = self.left.get(&row.hold.lane).is_some_and(|left| row.sequence <= left.until);
+                row.suspect = self.left.get(&row.hold.lane).is_some_and(|left| left.has(row.sequence));
                 true
             }
             None => false,

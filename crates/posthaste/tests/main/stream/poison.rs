@@ -26,6 +26,7 @@ conformance_sql_by_kind!(
     sm2_events_of_nothing_and_of_something_else_wait_for_nobody,
     sm2_a_delayed_event_holds_up_nobody,
     sm2_a_topic_may_go_on_after_a_death,
+    sm2_what_is_replayed_comes_to_its_turn_in_a_busy_aggregate,
 );
 
 /// The one that fails, and how many come after it.
@@ -335,6 +336,49 @@ async fn sm2_a_topic_may_go_on_after_a_death(kind: Kind) {
     assert_eq!(Admin::new(db.shared_store()).replay(Filter::dead()).run().await.unwrap(), 1);
     history.wait_for(20, MINUTE).await;
     fleet.stop().await;
+    assert_eq!((history.verdict().lost.len(), db.count(Status::Dead).await), (0, 0));
+    done(db).await;
+}
+
+/// Its aggregate went on without it, and always has something under way.
+async fn sm2_what_is_replayed_comes_to_its_turn_in_a_busy_aggregate(kind: Kind) {
+    let db = stream(kind, 1).await;
+    let history = History::default();
+    let mended = Arc::new(AtomicBool::new(false));
+    let fleet = Fleet::with(&db, 1, |relay, n| {
+        let mended = Arc::clone(&mended);
+        let witness = Witness::new(&history, n).taking(Duration::from_millis(5)).answering(move |delivery| {
+            match Fact::of(delivery).version {
+                3 if !mended.load(Ordering::SeqCst) => Err(Failure::reject("never")),
+                _ => Ok(()),
+            }
+        });
+        relay.handler(witness).on_dead("order.changed", OnDead::GoOn)
+    })
+    .await;
+    versions(&db, &history, "a", 1..=3).await;
+    until("it is dead", async || db.count(Status::Dead).await == 1).await;
+    mended.store(true, Ordering::SeqCst);
+    let busy = async {
+        for version in 4.. {
+            versions(&db, &history, "a", version..=version).await;
+            until("there is room", async || history.commits() < history.deliveries() + 30).await;
+        }
+    };
+    let replaying = async {
+        until("it is busy", async || history.deliveries() > 30).await;
+        assert_eq!(Admin::new(db.shared_store()).replay(Filter::dead()).run().await.unwrap(), 1);
+        until("it has had its turn", async || history.versions_of("a").contains(&3)).await;
+    };
+    tokio::select! {
+        () = busy => {}
+        () = replaying => {}
+    }
+    history.wait_for(history.commits(), MINUTE).await;
+    fleet.stop().await;
+    let mut came = history.versions_of("a");
+    came.retain(|version| *version != 3);
+    assert!(came.is_sorted_by(|a, b| a < b), "{came:?}");
     assert_eq!((history.verdict().lost.len(), db.count(Status::Dead).await), (0, 0));
     done(db).await;
 }

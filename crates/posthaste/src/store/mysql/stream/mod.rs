@@ -35,7 +35,7 @@ use uuid::Uuid;
 
 use super::errors;
 use crate::error::Result;
-use crate::store::stream::floor::{Delivered, FloorReader, Ground};
+use crate::store::stream::floor::{Delivered, FloorReader, Ground, Look};
 use crate::store::stream::place::RowId;
 use crate::store::stream::{
     Beat, BlockedAggregate, Council, Hold, LaneLag, Lanes, Park, Parked, ParkedClaim, ParkedEnd, Reader, Row,
@@ -184,8 +184,19 @@ impl Ground for MySqlStream {
         self.insist(|| read::unsettled(self, lanes, above, limit)).await
     }
 
-    async fn floor(&self, footing: &mut Self::Footing, above: i64) -> Result<Option<i64>> {
-        read::floor(self, footing, above).await.map_err(|error| errors::classify(error, &self.table))
+    async fn highest(&self, footing: &mut Self::Footing) -> Result<Option<i64>> {
+        read::highest(self, footing).await.map_err(|error| errors::classify(error, &self.table))
+    }
+
+    async fn look(
+        &self,
+        footing: &mut Self::Footing,
+        above: i64,
+        until: i64,
+        rows: u32,
+    ) -> Result<Option<Look>> {
+        let looked = read::look(self, footing, above, until, rows).await;
+        looked.map_err(|error| errors::classify(error, &self.table))
     }
 
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>> {

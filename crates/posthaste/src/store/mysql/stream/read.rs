@@ -12,7 +12,7 @@ use super::own::held;
 use super::park::NOT_PARKED;
 use super::{Hurried, MySqlStream, time};
 use crate::store::statement::Statement;
-use crate::store::stream::floor::Delivered;
+use crate::store::stream::floor::{Delivered, Look};
 use crate::store::stream::place::{RowId, holds_json, json_text, lane, mask};
 use crate::store::stream::{Hold, Row};
 use crate::store::{Dialect, Keep, TableName};
@@ -30,8 +30,10 @@ const FOOTING: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
 const HIGHEST: &str = "SELECT MAX(seq) FROM {table}";
 
 // By its place among the rows, which an event has before it is in any index, also while its insert waits there for somebody.
-const LOWEST: &str = "
-SELECT seq FROM {table} FORCE INDEX (PRIMARY) WHERE seq > ? AND outcome IS NULL ORDER BY seq LIMIT 1";
+const LOOK: &str = "
+SELECT CAST(COUNT(*) AS SIGNED), MAX(seq), MIN(CASE WHEN outcome IS NULL THEN seq END)
+  FROM (SELECT seq, outcome FROM {table} FORCE INDEX (PRIMARY)
+         WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?) AS l";
 
 const ROWS: &str = "
 SELECT {columns}, o.seq, o.created_at, CAST(o.lane AS SIGNED), CAST(o.available_at > UTC_TIMESTAMP(6) AS SIGNED)
@@ -61,7 +63,7 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', fence BIGINT PATH '$[
 pub(super) struct Statements {
     unsettled: Statement,
     highest: Statement,
-    lowest: Statement,
+    look: Statement,
     rows: Statement,
     note: Statement,
     shelve: Statement,
@@ -75,7 +77,7 @@ impl Statements {
         Self {
             unsettled: unparked(UNSETTLED),
             highest: statement(HIGHEST),
-            lowest: statement(LOWEST),
+            look: statement(LOOK),
             rows: unparked(ROWS).with("{columns}", EVENT_COLUMNS),
             note: statement(NOTE),
             shelve: statement(SHELVE),
@@ -108,10 +110,9 @@ pub(super) async fn unsettled(
 
 /// Asked by one connection: when that is gone the server may have crashed or be another, and give numbers anew that are
 /// below the floor.
-pub(super) async fn floor(
+pub(super) async fn highest(
     stream: &MySqlStream,
     footing: &mut Option<MySqlConnection>,
-    above: i64,
 ) -> sqlx::Result<Option<i64>> {
     let Some(mut connection) = footing.take() else {
         // Not the pool's any more: who closes that need not wait for it.
@@ -120,15 +121,27 @@ pub(super) async fn floor(
         *footing = Some(connection);
         return Ok(None);
     };
-    let statements = &stream.statements.read;
-    // In this order: what is inserted in between is above the one or is the other.
     let highest: Option<i64> =
-        sqlx::query_scalar(statements.highest.sql()).fetch_one(&mut connection).await?;
-    let lowest: Option<i64> =
-        sqlx::query_scalar(statements.lowest.sql()).bind(above).fetch_optional(&mut connection).await?;
+        sqlx::query_scalar(stream.statements.read.highest.sql()).fetch_one(&mut connection).await?;
     *footing = Some(connection);
-    let floor = lowest.map_or(highest.unwrap_or(above), |lowest| lowest - 1);
-    Ok(Some(floor.max(above)))
+    Ok(Some(highest.unwrap_or(0)))
+}
+
+/// Asked by the same connection.
+pub(super) async fn look(
+    stream: &MySqlStream,
+    footing: &mut Option<MySqlConnection>,
+    above: i64,
+    until: i64,
+    rows: u32,
+) -> sqlx::Result<Option<Look>> {
+    let Some(mut connection) = footing.take() else { return Ok(None) };
+    let query = sqlx::query_as(stream.statements.read.look.sql()).bind(above).bind(until).bind(rows);
+    let (seen, last, lowest): (i64, Option<i64>, Option<i64>) = query.fetch_one(&mut connection).await?;
+    *footing = Some(connection);
+    let last = last.filter(|_| seen >= i64::from(rows)).unwrap_or(until);
+    let settled = lowest.map_or(last, |lowest| lowest - 1);
+    Ok(Some(Look { settled, unsettled: lowest.is_some() }))
 }
 
 pub(super) async fn rows(stream: &MySqlStream, sequences: &[i64]) -> sqlx::Result<Vec<Row>> {

@@ -26,7 +26,7 @@ use uuid::Uuid;
 
 use super::errors;
 use crate::error::Result;
-use crate::store::stream::floor::{Delivered, FloorReader, Ground};
+use crate::store::stream::floor::{Delivered, FloorReader, Ground, Look};
 use crate::store::stream::place::{RowId, json_text};
 use crate::store::stream::{
     Beat, BlockedAggregate, Council, Hold, LaneLag, Lanes, Park, Parked, ParkedClaim, ParkedEnd, Reader, Row,
@@ -156,8 +156,12 @@ impl Ground for SqliteStream {
         self.insist(|| read::unsettled(self, lanes, above, limit)).await
     }
 
-    async fn floor(&self, (): &mut Self::Footing, above: i64) -> Result<Option<i64>> {
-        self.insist(|| read::floor(self, above)).await.map(Some)
+    async fn highest(&self, (): &mut Self::Footing) -> Result<Option<i64>> {
+        self.insist(|| read::highest(self)).await.map(Some)
+    }
+
+    async fn look(&self, (): &mut Self::Footing, above: i64, until: i64, _rows: u32) -> Result<Option<Look>> {
+        self.insist(|| read::look(self, above, until)).await.map(Some)
     }
 
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>> {

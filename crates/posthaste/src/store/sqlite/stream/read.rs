@@ -9,7 +9,7 @@ use super::super::{EVENT_COLUMNS, decode, time_of};
 use super::own::held;
 use super::{SqliteStream, begin, id, row_ids};
 use crate::store::statement::Statement;
-use crate::store::stream::floor::Delivered;
+use crate::store::stream::floor::{Delivered, Look};
 use crate::store::stream::place::{RowId, holds_json, json_text, lane, mask};
 use crate::store::stream::{Hold, Row};
 use crate::store::{Dialect, Keep, TableName};
@@ -21,10 +21,11 @@ SELECT seq
  ORDER BY seq
  LIMIT ?3";
 
-// Nobody writes beside the one who writes: nothing below is still to be committed.
-const FLOOR: &str = "
-SELECT max(?1, coalesce((SELECT seq FROM {table} WHERE outcome IS NULL AND seq > ?1 ORDER BY seq LIMIT 1) - 1,
-                        (SELECT max(seq) FROM {table}), 0))";
+const HIGHEST: &str = "SELECT coalesce(max(seq), 0) FROM {table}";
+
+// Nobody writes beside the one who writes: nothing below is still to be committed. The index has the unsettled ones alone.
+const LOWEST: &str = "
+SELECT seq FROM {table} WHERE outcome IS NULL AND seq > ?1 AND seq <= ?2 ORDER BY seq LIMIT 1";
 
 const ROWS: &str = "
 SELECT {columns}, seq, created_at, lane, available_at > {now}
@@ -66,7 +67,8 @@ const DELETE: &str = "DELETE FROM {table} WHERE seq IN ({these})";
 #[derive(Debug)]
 pub(super) struct Statements {
     unsettled: Statement,
-    floor: Statement,
+    highest: Statement,
+    lowest: Statement,
     rows: Statement,
     note: Statement,
     clear: Statement,
@@ -81,7 +83,8 @@ impl Statements {
         let of_these = |sql| statement(sql).with_rendered("{these}", &statement(THESE));
         Self {
             unsettled: statement(UNSETTLED),
-            floor: statement(FLOOR),
+            highest: statement(HIGHEST),
+            lowest: statement(LOWEST),
             rows: statement(ROWS).with("{columns}", EVENT_COLUMNS),
             note: statement(NOTE),
             clear: statement(CLEAR),
@@ -141,8 +144,14 @@ pub(super) async fn unsettled(
         .await
 }
 
-pub(super) async fn floor(stream: &SqliteStream, above: i64) -> sqlx::Result<i64> {
-    sqlx::query_scalar(stream.statements.read.floor.sql()).bind(above).fetch_one(&stream.pool).await
+pub(super) async fn highest(stream: &SqliteStream) -> sqlx::Result<i64> {
+    sqlx::query_scalar(stream.statements.read.highest.sql()).fetch_one(&stream.pool).await
+}
+
+pub(super) async fn look(stream: &SqliteStream, above: i64, until: i64) -> sqlx::Result<Look> {
+    let query = sqlx::query_scalar(stream.statements.read.lowest.sql()).bind(above).bind(until);
+    let lowest: Option<i64> = query.fetch_optional(&stream.pool).await?;
+    Ok(Look { settled: lowest.map_or(until, |lowest| lowest - 1), unsettled: lowest.is_some() })
 }
 
 pub(super) async fn rows(stream: &SqliteStream, sequences: &[i64]) -> sqlx::Result<Vec<Row>> {

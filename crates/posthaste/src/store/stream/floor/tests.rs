@@ -30,6 +30,10 @@ struct Table {
     shelved: BTreeSet<i64>,
     /// From where and how many rows were asked for.
     asked: Vec<(i64, u32)>,
+    /// How many rows were looked at, each time.
+    looked: Vec<u32>,
+    /// How long it takes to look at as many as may be.
+    look_takes: Duration,
     /// How long it takes to look.
     takes: Duration,
 }
@@ -98,13 +102,28 @@ impl Ground for Fake {
         Ok(rows.map(|(sequence, _)| *sequence).take(limit as usize).collect())
     }
 
-    async fn floor(&self, known: &mut bool, above: i64) -> Result<Option<i64>> {
+    async fn highest(&self, known: &mut bool) -> Result<Option<i64>> {
         if !std::mem::replace(known, true) || std::mem::take(&mut self.table().crashed) {
             return Ok(None);
         }
-        let table = self.table();
-        let lowest = table.rows.keys().chain(&table.uncommitted).min();
-        Ok(Some(lowest.map_or(table.highest, |lowest| lowest - 1).max(above)))
+        Ok(Some(self.table().highest))
+    }
+
+    // There is a row for every number.
+    async fn look(&self, known: &mut bool, above: i64, until: i64, rows: u32) -> Result<Option<Look>> {
+        let takes = self.table().look_takes;
+        tokio::time::advance(takes).await;
+        let mut table = self.table();
+        *known &= !std::mem::take(&mut table.crashed);
+        if !*known {
+            return Ok(None);
+        }
+        table.looked.push(rows);
+        let until = until.min(above + i64::from(rows));
+        let unsettled = table.rows.keys().chain(&table.uncommitted).copied();
+        let lowest = unsettled.filter(|sequence| *sequence > above && *sequence <= until).min();
+        let settled = lowest.map_or(until, |lowest| lowest - 1);
+        Ok(Some(Look { settled, unsettled: lowest.is_some() }))
     }
 
     async fn rows(&self, sequences: &[i64]) -> Result<Vec<Row>> {
@@ -270,7 +289,7 @@ async fn sm1_a_floor_does_not_rise_above_what_got_its_place_late() {
     for _ in 0..2 {
         reads_above(&fake, &mut reader, SETTLES).await;
     }
-    assert_eq!(reader.next.map(|(_, next)| next), Some(3));
+    assert_eq!(reader.highest.map(|(_, highest)| highest), Some(3));
     // It had its number before the other, and is committed long after it.
     fake.table().uncommitted.insert(2);
     for _ in 0..8 {
@@ -280,6 +299,44 @@ async fn sm1_a_floor_does_not_rise_above_what_got_its_place_late() {
     }
     fake.commit([2, 4]);
     assert_eq!(sequences(&reader.read(10).await.unwrap()), [2, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sm1_a_floor_rises_in_steps_and_keeps_what_it_has() {
+    const KEPT: i64 = 100_000;
+    let fake = Fake::default();
+    // All below was delivered.
+    fake.commit([KEPT]);
+    fake.table().look_takes = LOOKS / 2;
+    let mut reader = fake.reader(&fake.take([0])).await;
+    let mut floors = Vec::new();
+    while floors.last() != Some(&KEPT) {
+        reads_above(&fake, &mut reader, SETTLES).await;
+        assert!(fake.table().looked.len() <= 2 && reader.floor >= *floors.last().unwrap_or(&0));
+        fake.table().looked.clear();
+        floors.push(reader.floor);
+        // A lane more, or one that was to be left, changes nothing of that.
+        reader.leave(&[0]);
+        reader.open(&[Hold { lane: 0, fence: 1 }]).await.unwrap();
+        reader.open(&fake.take([1])).await.unwrap();
+    }
+    assert_eq!(floors[..4], [0, 0, i64::from(FEW + MANY), 2 * i64::from(FEW + MANY)]);
+    assert!(floors.len() < 25, "{floors:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sm1_what_came_to_nothing_is_found_below_the_floor_by_who_takes_its_lane() {
+    let fake = Fake::default();
+    fake.commit([10]);
+    let mut reader = fake.reader(&fake.take([0])).await;
+    for _ in 0..4 {
+        reads_above(&fake, &mut reader, SETTLES).await;
+    }
+    // Its owner had marked it as delivered, and died before that was committed.
+    fake.commit_to(1, [7]);
+    reader.open(&fake.take([1])).await.unwrap();
+    assert_eq!(reader.floor, 10);
+    assert_eq!(sequences(&reader.read(10).await.unwrap()), [7]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -405,6 +462,22 @@ async fn sm1_what_an_owner_had_under_way_is_suspect() {
     fake.commit([6]);
     let mut next = fake.reader(&fake.take([0, 1])).await;
     assert_eq!(suspects(&next.read(10).await.unwrap()), NONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn sm1_what_is_committed_after_the_suspects_were_read_is_none_of_them() {
+    let fake = Fake::default();
+    fake.commit([1, 10]);
+    let mut gone = fake.reader(&fake.take([0])).await;
+    gone.read(10).await.unwrap();
+    fake.commit([12]);
+    let mut reader = fake.reader(&fake.take([0])).await;
+    let page = reader.read(10).await.unwrap();
+    assert_eq!((sequences(&page), suspects(&page)), (vec![1, 10, 12], vec![1, 10]));
+    // One transaction, of which one row has its place below what the owner before had read.
+    fake.commit([9, 13]);
+    let page = reader.read(10).await.unwrap();
+    assert_eq!((sequences(&page), suspects(&page)), (vec![9, 13], vec![]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@
 //! | `again.rs` | lanes that are taken again by who held them last |
 //! | `read.rs` | pages and what is under way |
 //! | `floor.rs` | where each delivered row is marked: locks, failovers, repairs |
+//! | `kept.rs` | where much is kept that was delivered |
 //! | `suspects.rs` | what an owner had under way that ended uncleanly |
 //! | `park.rs` | parked events, and who waits behind them |
 //! | `admin.rs` | what operators do |
@@ -14,6 +15,7 @@
 mod admin;
 mod again;
 mod floor;
+mod kept;
 mod own;
 mod park;
 mod read;
