@@ -32,13 +32,15 @@ struct Metric {
 fn metrics() -> BTreeMap<String, Metric> {
     let source = read("crates/posthaste/src/telemetry.rs");
     let page = read("docs/src/reference/metrics.md");
+    // A call may be broken into lines.
+    let flat: String = source.split_whitespace().collect();
     let quoted = |text: &str| text.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>();
     let mut metrics = BTreeMap::new();
     for (constant, name) in
         source.lines().filter_map(|line| line.strip_prefix("pub const ")?.split_once(": &str = "))
     {
         let name = name.trim_matches(['"', ';']);
-        let described = |kind: &&str| source.contains(&format!("describe_{kind}!({constant},"));
+        let described = |kind: &&str| flat.contains(&format!("describe_{kind}!({constant},"));
         let kind = ["counter", "gauge", "histogram"].into_iter().find(described);
         let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |")));
         let row = row.unwrap_or_else(|| panic!("{name} is not on its page"));

@@ -4,6 +4,8 @@
 //! verdict. On a terminal lines begin with a sign, elsewhere with the verdict's name, which is the same in every
 //! character set and easy to search for.
 
+mod daemon;
+
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::table::visible;
 use crate::target::Target;
-use crate::{daemon, json, tone};
+use crate::{json, tone};
 
 /// Looks at everything and says what is the matter: with each table, with the sinks, with the configuration.
 pub(super) async fn run(
@@ -35,6 +37,9 @@ pub(super) async fn run(
     for target in targets {
         let mut report = examine(target, &limits).await?;
         report.add(elsewhere.clone());
+        if let Ok(settings) = config.settings() {
+            report.add(daemon::relay(&settings.http, &target.table().to_string()).await);
+        }
         reports.push(report);
     }
     match reports.as_slice() {
@@ -69,7 +74,7 @@ async fn destinations(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut built = Vec::new();
     for (name, sink) in &settings.sinks {
-        match daemon::probed(sink).await {
+        match crate::daemon::probed(sink).await {
             Ok(Some(sink)) => built.push((name.clone(), sink)),
             Ok(None) => {}
             Err(why) => {

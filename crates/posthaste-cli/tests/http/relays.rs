@@ -236,3 +236,24 @@ fn op5_a_table_that_is_only_purged_has_no_relay() {
     assert_eq!((&report["tables"][0]["relay"], &report["status"]), (&Value::Null, &json!("ready")));
     daemon.stop();
 }
+
+#[test]
+fn op10_the_doctor_asks_a_daemon_here_what_somebody_has_paused() {
+    let db = Db::new(Kind::Sqlite);
+    let (daemon, client) = start(&db);
+    let doctor = || {
+        let listen = format!("http.listen={}", client.address);
+        let output = db.command(["doctor", "--set", &listen]).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, out) = doctor();
+    assert!(code == 0 && out.contains(" works\n"), "{out}");
+    client.tell("/api/v1/relays/outbox/sinks/stdout/pause").is(200);
+    let (code, out) = doctor();
+    assert!(code == 1 && out.contains("fault   sink stdout is paused: its events wait\n"), "{out}");
+    client.tell("/api/v1/relays/outbox/pause").is(200);
+    let (code, out) = doctor();
+    assert!(code == 1 && out.contains(" of table outbox is paused\n"), "{out}");
+    daemon.stop();
+    assert_eq!(doctor().0, 0, "nobody is there to ask");
+}

@@ -80,3 +80,10 @@ pub struct RouteStatus {
     /// Whether somebody has paused it.
     pub paused: bool,
 }
+
+impl RouteStatus {
+    /// A route of this name that is open.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self { name: name.into(), resting: None, paused: false }
+    }
+}

@@ -40,7 +40,7 @@ pub async fn sink(name: &str, sink: &dyn Sink) -> Finding {
 }
 
 /// What a relay says of itself: whether it runs, is paused, stands by, cannot work with its database, or waits for a
-/// sink that rests. A relay of which nothing is the matter is one finding that says so.
+/// sink that rests or is paused. A relay of which nothing is the matter is one finding that says so.
 ///
 /// ```
 /// use posthaste::admin::doctor;
@@ -77,6 +77,13 @@ pub fn relay(status: &RelayStatus) -> Vec<Finding> {
     if let Some(said) = &status.database {
         let what = format!("cannot work with its database: {said}");
         findings.push(of_relay(Verdict::Fault, &what, "Mend the database; the relay tries again by itself."));
+    }
+    for route in status.routes.iter().filter(|route| route.paused) {
+        let found = format!("sink {} is paused: its events wait", route.name);
+        let advice = "Resume it, once whoever paused it agrees.";
+        findings.push(
+            Finding::new(Check::Sink(route.name.to_string()), Verdict::Fault, found, advice).page(page),
+        );
     }
     for route in &status.routes {
         let Some((since, why)) = &route.resting else { continue };
