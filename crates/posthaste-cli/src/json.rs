@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use posthaste::store::Record;
+use posthaste::admin::TableStatus;
 use posthaste::store::stream::{BlockedAggregate, LaneLag};
+use posthaste::store::{Mode, Record};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -12,6 +13,33 @@ use time::OffsetDateTime;
 
 use crate::failure::Failure;
 use crate::when::rfc3339;
+
+/// How a table stands. What the database does not know is null.
+pub(crate) fn status(status: &TableStatus) -> Value {
+    let stats = &status.stats;
+    let lanes = match status.mode {
+        Some(Mode::Stream(lanes)) => Some(lanes.count()),
+        _ => None,
+    };
+    json!({
+        "table": status.table.to_string(),
+        "mode": status.mode.map_or("queue", Mode::as_str),
+        "lanes": lanes,
+        "pending": stats.pending.n,
+        "processing": stats.processing.n,
+        "dead": stats.dead.n,
+        "capped": stats.pending.capped || stats.processing.capped || stats.dead.capped,
+        "oldest_seconds": stats.oldest_age.map(|age| age.as_secs_f64()),
+        "delivered_per_second": status.delivered.map(|delivered| delivered.per_second()),
+        // Of a queue, those that hold an event now: that none does says nothing of the others.
+        "relays": (lanes.is_some() || !status.workers.is_empty()).then_some(&status.workers),
+        "blocked_aggregates": lanes.map(|_| status.blocked.n),
+        "schema": status.schema.0,
+        "newest_schema": status.schema.1,
+        "clock_skew_seconds": status.clock_skew.as_seconds_f64(),
+        "now": rfc3339(status.now),
+    })
+}
 
 /// One event. Times are RFC 3339 in UTC; what an event does not have is null.
 #[derive(Debug, Serialize)]

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use crate::daemon::wait_for;
@@ -105,7 +105,7 @@ impl Drop for Server {
 }
 
 /// Starts the server, in the process group of the test.
-fn serve(prefix: &str, home: &PathBuf, port: u16) -> Child {
+fn serve(prefix: &str, home: &Path, port: u16) -> Child {
     let mut command = command(prefix, "SERVE", home);
     if prefix.ends_with("POSTGRES") {
         command.arg("-D").arg(home.join("data")).arg(format!("-p{port}"));
@@ -119,7 +119,7 @@ fn serve(prefix: &str, home: &PathBuf, port: u16) -> Child {
 }
 
 /// A program that runs as the server's account and writes to its log.
-fn command(prefix: &str, program: &str, home: &PathBuf) -> Command {
+fn command(prefix: &str, program: &str, home: &Path) -> Command {
     let log = File::options().create(true).append(true).open(home.join("server.log")).unwrap();
     let (uid, gid) = account(prefix);
     let mut command = Command::new(service(&format!("{prefix}_{program}")));

@@ -10,7 +10,6 @@ use std::time::Duration;
 use posthaste::admin::TableStatus;
 use posthaste::store::{Count, Mode};
 use posthaste::{Admin, ErrorKind};
-use serde_json::{Value, json};
 
 use crate::args::StatusOf;
 use crate::exit::Exit;
@@ -34,8 +33,8 @@ pub(super) async fn run(targets: &[Target], asked: &StatusOf, out: &mut impl Wri
     let first = look_at(&admins).await?;
     let Some(pause) = asked.watch else {
         match first.as_slice() {
-            [one] if asked.json => json::write(out, &status_json(one))?,
-            several if asked.json => json::write(out, &several.iter().map(status_json).collect::<Vec<_>>())?,
+            [one] if asked.json => json::write(out, &json::status(one))?,
+            several if asked.json => json::write(out, &several.iter().map(json::status).collect::<Vec<_>>())?,
             statuses => out.write_all(rows(statuses).as_bytes())?,
         }
         return Ok(Exit::Ok);
@@ -47,7 +46,7 @@ pub(super) async fn run(targets: &[Target], asked: &StatusOf, out: &mut impl Wri
         match look {
             Ok(statuses) if asked.json => {
                 for status in &statuses {
-                    json::line(out, &status_json(status))?;
+                    json::line(out, &json::status(status))?;
                 }
             }
             Ok(statuses) if io::stdout().is_terminal() => {
@@ -183,29 +182,4 @@ fn version(status: &TableStatus) -> String {
 fn skew(status: &TableStatus) -> String {
     let sign = if status.clock_skew.is_negative() { "-" } else { "" };
     format!("{sign}{}", when::length(status.clock_skew.unsigned_abs()))
-}
-
-fn status_json(status: &TableStatus) -> Value {
-    let stats = &status.stats;
-    let lanes = match status.mode {
-        Some(Mode::Stream(lanes)) => Some(lanes.count()),
-        _ => None,
-    };
-    json!({
-        "table": status.table.to_string(),
-        "mode": mode(status),
-        "lanes": lanes,
-        "pending": stats.pending.n,
-        "processing": stats.processing.n,
-        "dead": stats.dead.n,
-        "capped": stats.pending.capped || stats.processing.capped || stats.dead.capped,
-        "oldest_seconds": stats.oldest_age.map(|age| age.as_secs_f64()),
-        "delivered_per_second": status.delivered.map(|delivered| delivered.per_second()),
-        "relays": relays(status),
-        "blocked_aggregates": blocked(status).map(|blocked| blocked.n),
-        "schema": status.schema.0,
-        "newest_schema": status.schema.1,
-        "clock_skew_seconds": status.clock_skew.as_seconds_f64(),
-        "now": when::rfc3339(status.now),
-    })
 }

@@ -28,14 +28,13 @@ pub(super) async fn build(
 /// stream is made.
 pub(crate) async fn probed(settings: &SinkSettings) -> Result<Option<Arc<dyn Sink>>, String> {
     let mut settings = settings.clone();
-    match &mut settings.kind {
-        SinkKind::File(path) if !path.exists() => return Ok(None),
-        SinkKind::Nats(nats) => {
-            if nats.create.take().is_some() {
-                nats.stream = None;
-            }
-        }
-        _ => {}
+    if matches!(&settings.kind, SinkKind::File(path) if !path.exists()) {
+        return Ok(None);
+    }
+    if let SinkKind::Nats(nats) = &mut settings.kind
+        && nats.create.take().is_some()
+    {
+        nats.stream = None;
     }
     one(&settings).await.map(Some)
 }
