@@ -116,6 +116,8 @@ pub(crate) static KEYS: &[Key] = &[
         .variable("OUTBOX_RELAY_PROBE_LONGEST").in_tables("probe_longest").example("\"1m\""),
     set("relay.stats_interval", Duration, "5s", "How often the gauges are read from the database.")
         .variable("OUTBOX_RELAY_STATS_INTERVAL").in_tables("stats_interval").example("\"15s\""),
+    set("relay.error_bytes", Count(64, 2048), "2048", "How many bytes of an error are stored with its event.")
+        .variable("OUTBOX_LAST_ERROR_MAX_BYTES").in_tables("error_bytes").example("512"),
     set("relay.mask_tenants", Bool, "false", "Whether the log shows `***` instead of tenants.")
         .variable("OUTBOX_RELAY_MASK_TENANTS").in_tables("mask_tenants").example("true"),
     // What is deleted.

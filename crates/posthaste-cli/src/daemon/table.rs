@@ -170,6 +170,7 @@ impl Table {
             .retry(own.backoff.policy())
             .probe_interval(own.probe_first, own.probe_longest)
             .stats_interval(own.stats_interval)
+            .error_bytes(own.error_bytes)
             .topics(routes.topics())
             .routes(routes);
         if own.cleaned {

@@ -60,6 +60,7 @@ impl<B: Backend> Outbox<B> {
 /// | `dead_retention` | for ever | a dead letter is somebody's work to do |
 /// | `purge_interval` | 60 s | little at a time |
 /// | `stats_interval` | 5 s | at least as often as anybody scrapes |
+/// | `error_bytes` | 2048 | enough of an error to act on |
 /// | `single_active` | off | any number of relays share the table |
 #[must_use = "a relay is made by `build` or `start`"]
 pub struct RelayBuilder {
@@ -251,6 +252,12 @@ impl RelayBuilder {
     /// Events of this topic are in no order in a stream: they wait for nobody, and nobody for them.
     pub fn unordered_topic(mut self, topic: impl Into<String>) -> Self {
         self.settings.unordered.insert(topic.into());
+        self
+    }
+
+    /// Bytes of an error that are stored with its event: 64 to 2048, which is the default.
+    pub fn error_bytes(mut self, bytes: usize) -> Self {
+        self.settings.error_bytes = bytes;
         self
     }
 

@@ -10,6 +10,9 @@ use crate::dispatch::TopicMap;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Keep, TableName};
 
+/// The fewest and the most bytes of an error that are stored: what is shorter says nothing, what is longer bloats the row.
+pub(super) const ERROR_BYTES: (usize, usize) = (64, 2048);
+
 /// What a relay is told; the builder documents each with the reason for its default.
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -28,6 +31,8 @@ pub(super) struct Settings {
     pub(super) stats_every: Duration,
     pub(super) single_active: bool,
     pub(super) mask_tenants: bool,
+    /// Bytes of an error that are stored.
+    pub(super) error_bytes: usize,
     pub(super) retries: Retries,
     pub(super) random: Arc<dyn Random>,
     pub(super) topics: Option<TopicMap>,
@@ -54,6 +59,7 @@ impl Default for Settings {
             stats_every: Duration::from_secs(5),
             single_active: false,
             mask_tenants: false,
+            error_bytes: ERROR_BYTES.1,
             retries: Retries::default(),
             random: Arc::new(SystemRandom),
             topics: None,
@@ -113,6 +119,13 @@ impl Settings {
             return refuse(format!(
                 "the lane lease {:?} is shorter than {SHORTEST_LANE_LEASE:?}: a relay that lives could not say so in time",
                 self.lane_lease
+            ));
+        }
+        let (fewest, most) = ERROR_BYTES;
+        if !(fewest..=most).contains(&self.error_bytes) {
+            return refuse(format!(
+                "{} bytes of an error: between {fewest} and {most} are stored",
+                self.error_bytes
             ));
         }
         if self.timeout >= self.lease {

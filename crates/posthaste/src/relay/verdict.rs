@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::retry::{Backoff, RetryPolicy};
 use crate::dispatch::redact;
+use crate::event::Event;
 use crate::sink::{Delivery, Outcome};
 use crate::store::Verdict;
 
@@ -54,10 +55,10 @@ impl Engine {
         let event = &delivery.event;
         let (verdict, result) = match outcome {
             Outcome::Delivered => (Verdict::Delivered, "delivered"),
-            Outcome::Reject { error } => (Verdict::Dead { error: redact(&error, event) }, "dead"),
+            Outcome::Reject { error } => (Verdict::Dead { error: self.told(&error, event) }, "dead"),
             Outcome::Unavailable { .. } => (Verdict::Released { after: aside }, "unavailable"),
             Outcome::Retry { after, error } => {
-                let error = redact(&error, event);
+                let error = self.told(&error, event);
                 match self.next_try(delivery, after) {
                     Some(after) => (Verdict::Retry { after, error }, "retry"),
                     None => (Verdict::Dead { error }, "dead"),
@@ -65,6 +66,16 @@ impl Engine {
             }
         };
         Ending { verdict, result: Some(result), took, interrupted: false, behind: false }
+    }
+
+    /// What is stored of an error.
+    fn told(&self, error: &str, event: &Event) -> String {
+        let mut error = redact(error, event);
+        let most = self.settings.error_bytes;
+        if let Some(end) = (0..=most.min(error.len())).rev().find(|at| error.is_char_boundary(*at)) {
+            error.truncate(end);
+        }
+        error
     }
 
     /// After how long to try again; `None` if no attempt is left.

@@ -35,6 +35,7 @@ pub(crate) struct TableSettings {
     pub(crate) probe_first: Duration,
     pub(crate) probe_longest: Duration,
     pub(crate) stats_interval: Duration,
+    pub(crate) error_bytes: usize,
     pub(crate) mask_tenants: bool,
     pub(crate) purge_interval: Duration,
     /// Zero deletes on delivery.
@@ -215,6 +216,10 @@ impl Making<'_> {
             probe_first: duration("probe_first"),
             probe_longest: duration("probe_longest"),
             stats_interval: duration("stats_interval"),
+            error_bytes: config
+                .count(&at("error_bytes"))
+                .and_then(|n| usize::try_from(n).ok())
+                .unwrap_or(2048),
             mask_tenants: config.yes(&at("mask_tenants")),
             purge_interval: duration("purge_interval"),
             retention: duration("retention"),

@@ -21,6 +21,7 @@ conformance!(
     rt3_each_kind_of_failure_is_written_as_what_it_is,
     rt4_no_handler_is_dead_at_once,
     rt5_no_payload_and_no_secret_is_kept_of_an_error,
+    rt5_as_much_of_an_error_is_kept_as_was_said,
     rt3_a_sink_that_is_gone_longer_than_all_retries_loses_nothing,
 );
 
@@ -28,6 +29,7 @@ streams!(
     rt3_each_kind_of_failure_is_written_as_what_it_is,
     rt4_no_handler_is_dead_at_once,
     rt5_no_payload_and_no_secret_is_kept_of_an_error,
+    rt5_as_much_of_an_error_is_kept_as_was_said,
     rt3_a_sink_that_is_gone_longer_than_all_retries_loses_nothing,
 );
 
@@ -94,6 +96,18 @@ async fn rt5_no_payload_and_no_secret_is_kept_of_an_error(db: &Db) {
     assert!(error.len() <= 2048 && error.starts_with("POST https://"), "{error}");
     for secret in ["hunter22", "4111", "private"] {
         assert!(!error.contains(secret), "{secret} in {error}");
+    }
+}
+
+async fn rt5_as_much_of_an_error_is_kept_as_was_said(db: &Db) {
+    db.enqueue_numbers("long", 0..1).await;
+    let fail = |_: Delivery| async { Err::<(), _>(Failure::reject("é".repeat(5000))) };
+    db.relay().handler(fail).error_bytes(101).build().unwrap().run_once().await.unwrap();
+    let dead = db.store().list(&Filter::dead(), Page::first(10)).await.unwrap();
+    assert_eq!(dead[0].last_error.as_deref(), Some("é".repeat(50).as_str()), "whole characters");
+    for bytes in [63, 2049] {
+        let refused = db.relay().handler(fail).error_bytes(bytes).build().unwrap_err();
+        assert!(refused.to_string().contains("between 64 and 2048"), "{refused}");
     }
 }
 

@@ -251,7 +251,7 @@ pub(in super::super) async fn list(
     match filter.status {
         // Known, and not to be asked of every row: the planner would think that few are.
         Some(Status::Dead) => push_rest(&mut query, filter),
-        _ => push_filter(&mut query, filter),
+        Some(_) | None => push_filter(&mut query, filter),
     }
     if let Some(after) = page.after {
         query.push(format_args!(" AND {id} {} ", if page.newest_first { "<" } else { ">" })).push_bind(after);
@@ -505,7 +505,10 @@ async fn dead(pool: &PgPool, statements: &Statements, filter: &Filter, limit: u3
     query.push(statements.records.text());
     push_dead(&mut query, statements, filter);
     query.push(") AS r WHERE true");
-    push_rest(&mut query, filter);
+    match filter.status {
+        Some(Status::Dead) => push_rest(&mut query, filter),
+        Some(_) | None => push_filter(&mut query, filter),
+    }
     query.push(" ORDER BY parked_id");
     push_limit(&mut query, i64::from(limit));
     query.build_query_scalar().persistent(false).fetch_all(pool).await
