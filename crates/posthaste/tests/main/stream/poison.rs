@@ -360,13 +360,13 @@ async fn sm2_what_is_replayed_comes_to_its_turn_in_a_busy_aggregate(kind: Kind) 
     until("it is dead", async || db.count(Status::Dead).await == 1).await;
     mended.store(true, Ordering::SeqCst);
     let busy = async {
-        for version in 4.. {
-            versions(&db, &history, "a", version..=version).await;
-            until("there is room", async || history.commits() < history.deliveries() + 30).await;
+        for part in 0.. {
+            versions(&db, &history, "a", part * 50 + 4..=part * 50 + 53).await;
+            until("there is room", async || history.commits() < history.deliveries() + 100).await;
         }
     };
     let replaying = async {
-        until("it is busy", async || history.deliveries() > 30).await;
+        until("it is busy", async || history.deliveries() > 50).await;
         assert_eq!(Admin::new(db.shared_store()).replay(Filter::dead()).run().await.unwrap(), 1);
         until("it has had its turn", async || history.versions_of("a").contains(&3)).await;
     };
