@@ -389,3 +389,17 @@ fn op3_keys_are_listed() {
         "{listed}"
     );
 }
+
+#[test]
+fn op3_a_flag_for_every_table_is_stronger_than_the_file_is_for_one() {
+    let dir = Dir::new();
+    dir.write("posthaste.toml", "[tables.a]\nbatch = 7\nlease = \"90s\"\n");
+    let shown = dir.run(["config", "print", "--json", "--set", "relay.batch=9"]).exits(0).out;
+    assert!(!shown.contains("\"value\": 7") && !shown.contains("\"7\""), "{shown}");
+    let mut command = dir.command(["config", "check"]);
+    let answer = Answer::from(command.env("OUTBOX_TABLE", "b").output().unwrap()).exits(0);
+    assert!(
+        answer.err.contains("commands work on table b, which is neither relayed nor purged"),
+        "{answer:?}"
+    );
+}

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::private::Server;
 use crate::support::{Answer, Db, Dir, Kind, nats_url, server_url};
 
 const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Sqlite];
@@ -213,18 +214,20 @@ fn op10_that_database_or_table_are_not_there_has_an_exit_code_of_its_own() {
 
 #[test]
 fn op10_a_pinned_xmin_is_named() {
-    let db = Db::new(Kind::Postgres);
-    db.run(["migrate", "up"]).exits(0);
-    let name = format!("report-{}", db.table());
+    // Others' old transactions are not to be told of before this one.
+    let (server, dir, name) = (Server::postgres(), Dir::new(), "report-of-the-quarter");
+    let url = server.url();
+    let run = |arguments: &[&str]| dir.run(arguments.iter().copied().chain(["--database", &url]));
+    run(&["migrate", "up"]).exits(0);
     let mut report = Command::new("psql");
-    report.args([&server_url(Kind::Postgres), "-qAtX"]).env("PGAPPNAME", &name);
+    report.args([&url, "-qAtX"]).env("PGAPPNAME", name);
     let mut report = report.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let mut input = report.stdin.take().unwrap();
-    writeln!(input, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {};", db.table()).unwrap();
+    writeln!(input, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM outbox;").unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     let line = loop {
-        let answer = db.run(["doctor", "--old-transaction", "0s"]);
-        let line = answer.out.lines().find(|line| line.contains(&name)).map(str::to_owned);
+        let answer = run(&["doctor", "--old-transaction", "0s"]);
+        let line = answer.out.lines().find(|line| line.contains(name)).map(str::to_owned);
         if let Some(line) = line.filter(|line| line.contains("\"idle in transaction\"")) {
             assert_eq!(answer.code, 1);
             break line;
@@ -232,7 +235,7 @@ fn op10_a_pinned_xmin_is_named() {
         assert!(Instant::now() < deadline, "it is never named: {answer:?}");
     };
     assert!(line.starts_with("fault   an old transaction holds back cleanup: pid "), "{line}");
-    assert!(!db.run(["doctor"]).out.contains(&name), "it is not old by itself");
+    assert!(!run(&["doctor"]).out.contains(name), "it is not old by itself");
     drop(input);
     report.wait().unwrap();
 }

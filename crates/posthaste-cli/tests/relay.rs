@@ -395,3 +395,17 @@ fn op7_the_log_can_be_json_and_has_no_payload() {
         assert!(!line.contains("hunter22"), "{line}");
     }
 }
+
+#[test]
+fn op7_no_level_of_the_log_shows_a_login() {
+    let dir = Dir::new();
+    let file = "[log]\nlevel = \"trace\"\n[sinks.broker]\nkind = \"nats\"\nurl = \"nats://usr:hunter22@127.0.0.1:9\"\nconnect_timeout = \"1s\"\n";
+    dir.write("posthaste.toml", file);
+    let mut daemon = Daemon::start(&mut dir.command(["relay"]));
+    dir.run(["enqueue", "a", "1"]).exits(0);
+    daemon.said("unavailable");
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.ends(), 0);
+    let said = daemon.err().join("\n");
+    assert!(!said.contains("hunter22"), "{said}");
+}

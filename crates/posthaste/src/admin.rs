@@ -8,7 +8,7 @@ pub mod doctor;
 mod tail;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use tail::{Committed, Tail};
 use time::OffsetDateTime;
@@ -275,6 +275,8 @@ fn dead(filter: Filter) -> Filter {
 pub struct Change {
     admin: Admin,
     deed: Deed,
+    /// When it was made.
+    since: Instant,
     batch: u32,
     most: u64,
     progress: Option<Box<dyn Fn(u64) + Send + Sync>>,
@@ -305,7 +307,8 @@ pub struct Preview {
 
 impl Change {
     fn new(admin: &Admin, deed: Deed) -> Self {
-        Self { admin: admin.clone(), deed, batch: BATCH, most: u64::MAX, progress: None }
+        let since = Instant::now();
+        Self { admin: admin.clone(), deed, since, batch: BATCH, most: u64::MAX, progress: None }
     }
 
     /// Rows of one statement.
@@ -353,7 +356,8 @@ impl Change {
                 }
                 Deed::Discard(_) => self.admin.store.discard(&filter, limit).await?,
                 Deed::Purge(ending, older_than) => {
-                    let purge = Purge { ending: *ending, older_than: *older_than, limit };
+                    let purge =
+                        Purge { ending: *ending, older_than: self.as_of_its_making(*older_than), limit };
                     self.admin.store.purge(purge).await?
                 }
             };
@@ -374,6 +378,11 @@ impl Change {
         Ok(done)
     }
 
+    /// What has come of age since somebody was shown what would go stays.
+    fn as_of_its_making(&self, older_than: Duration) -> Duration {
+        older_than.saturating_add(self.since.elapsed())
+    }
+
     /// What it is about, as of this time.
     fn filter(&self, now: OffsetDateTime) -> Filter {
         match &self.deed {
@@ -387,7 +396,8 @@ impl Change {
                     Ending::Delivered => Status::Delivered,
                     Ending::Dead => Status::Dead,
                 };
-                let before = now.checked_sub((*older_than).try_into().unwrap_or(time::Duration::MAX));
+                let older_than = self.as_of_its_making(*older_than);
+                let before = now.checked_sub(older_than.try_into().unwrap_or(time::Duration::MAX));
                 Filter::status(status).settled_before(before.unwrap_or(OffsetDateTime::UNIX_EPOCH))
             }
         }

@@ -7,8 +7,8 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use posthaste::Event;
 use posthaste::store::{Enqueued, Filter, Page, Store};
+use posthaste::{Admin, Event};
 use serde_json::json;
 
 use crate::args::Enqueue;
@@ -25,7 +25,8 @@ pub(super) async fn run(target: &Target, command: Enqueue, out: &mut impl Write)
     let (list, json) = (command.list, command.json);
     let event = event(command)?;
     let store = open(target).await?;
-    let enqueued = store.insert(&[event]).await?;
+    // Relays are told of it where they listen.
+    let enqueued = Admin::new(Arc::clone(&store)).enqueue(&[event]).await?;
     for enqueued in &enqueued {
         if json {
             let Enqueued { id, sequence, duplicate, .. } = enqueued;

@@ -47,14 +47,7 @@ pub(crate) async fn run(place: &Place, args: &RelayArgs) -> Result<Exit, Failure
     }
     let mut signals = signals()?;
     voice.say(header(&config, &settings));
-    let early = |stop: Stop| voice.say(format_args!("{}: stopped before it was ready", stop.name()));
-    let daemon = tokio::select! {
-        daemon = Daemon::new(settings) => daemon?,
-        stop = signals.next() => {
-            early(stop);
-            return Ok(Exit::Ok);
-        }
-    };
+    let daemon = Daemon::new(settings);
     // Before the database is reached, so that whoever asks can be told what it waits for.
     let server = Server::start(&daemon).await?;
     if let Some(server) = &server {
@@ -63,13 +56,13 @@ pub(crate) async fn run(place: &Place, args: &RelayArgs) -> Result<Exit, Failure
     let started = tokio::select! {
         started = daemon.start() => started,
         stop = signals.next() => {
-            early(stop);
-            daemon.stop().await;
+            voice.say(format_args!("{}: stopped before it was ready; Ctrl-C leaves at once", stop.name()));
+            drain(&daemon, server, &mut signals, voice).await;
             return Ok(Exit::Ok);
         }
     };
     if let Err(failure) = started {
-        daemon.stop().await;
+        drain(&daemon, server, &mut signals, voice.silent()).await;
         return Err(failure);
     }
     for line in tables(&daemon) {

@@ -270,10 +270,17 @@ impl Config {
 
     /// What was said about a key. A table's falls back on what was said for all tables.
     pub(crate) fn said(&self, path: &Path) -> Option<&Entry> {
-        self.entries.get(path).or_else(|| match (path.first(), Key::at(path)) {
+        let own = self.entries.get(path);
+        let shared = match (path.first(), Key::at(path)) {
             ("tables", Some(key)) if key.in_tables.is_some() => self.entries.get(&Path::plain(key.path)),
             _ => None,
-        })
+        };
+        match (own, shared) {
+            // A flag or variable for every table is stronger than what the file has for one.
+            (Some(own), Some(shared)) if shared.origin.layer() > own.origin.layer() => Some(shared),
+            (Some(own), _) => Some(own),
+            (None, shared) => shared,
+        }
     }
 
     /// A key's value: as somebody said, else its default.

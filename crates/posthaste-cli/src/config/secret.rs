@@ -63,10 +63,24 @@ pub(crate) fn masked(text: &str, secrecy: Secrecy) -> String {
     match secrecy {
         Secrecy::Open => text.to_owned(),
         Secrecy::Secret => HIDDEN.to_owned(),
-        Secrecy::Password | Secrecy::Login | Secrecy::Path => {
-            text.split(',').map(|url| url_masked(url.trim(), secrecy)).collect::<Vec<_>>().join(",")
+        Secrecy::Password | Secrecy::Path => url_masked(text.trim(), secrecy),
+        Secrecy::Login => {
+            let urls: Vec<String> = servers(text).iter().map(|url| url_masked(url.trim(), secrecy)).collect();
+            urls.join(",")
         }
     }
+}
+
+/// Several servers, with commas. A password may hold one, too: only what begins with a scheme begins a server.
+fn servers(text: &str) -> Vec<String> {
+    let mut servers: Vec<String> = Vec::new();
+    for part in text.split(',') {
+        match servers.last_mut() {
+            Some(last) if !part.contains("://") => *last += &format!(",{part}"),
+            _ => servers.push(part.to_owned()),
+        }
+    }
+    servers
 }
 
 fn url_masked(url: &str, secrecy: Secrecy) -> String {
@@ -77,6 +91,10 @@ fn url_masked(url: &str, secrecy: Secrecy) -> String {
     };
     // A password may hold any of the characters that end an authority, if nobody encoded them: the last '@' before
     // the query is taken as its end.
+    if rest.find('?').is_some_and(|query| rest[query..].contains('@')) {
+        // Nobody can tell a password with a question mark from a parameter with an at sign.
+        return format!("{scheme}://{HIDDEN}");
+    }
     let (before_query, query) =
         rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)));
     let (login, host) = match before_query.rsplit_once('@') {
@@ -138,6 +156,11 @@ mod tests {
                 "postgres://shop@db/shop?password=***",
             ),
             ("sqlite://posthaste.db", Secrecy::Password, "sqlite://posthaste.db"),
+            ("postgres://shop:hun,ter22@db/shop", Secrecy::Password, "postgres://shop:***@db/shop"),
+            ("postgres://shop:hunt?er22@db/shop", Secrecy::Password, "postgres://***"),
+            ("postgres://db/shop?password=hun@ter22", Secrecy::Password, "postgres://***"),
+            ("nats://u:hun,ter22@a, nats://b:4222", Secrecy::Login, "nats://***@a,nats://b:4222"),
+            ("a:4222,b:4222", Secrecy::Login, "a:4222,b:4222"),
             ("shop:hunter22@db", Secrecy::Password, "***"),
             ("nats://hunter22@a:4222,nats://u:hunter22@b", Secrecy::Login, "nats://***@a:4222,nats://***@b"),
             ("localhost:4222", Secrecy::Login, "localhost:4222"),

@@ -21,7 +21,7 @@ pub(crate) struct Voice {
 impl Voice {
     /// Begins to log as the settings say.
     pub(crate) fn start(settings: &LogSettings) -> Self {
-        let filter: Targets = settings.level.parse().unwrap_or_default();
+        let filter = quieted(settings.level.parse().unwrap_or_default(), &settings.level);
         let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
         let registry = tracing_subscriber::registry();
         // Whoever has set one up before, in a test, keeps it.
@@ -52,4 +52,14 @@ impl Voice {
             let _ = writeln!(io::stderr(), "{what}");
         }
     }
+}
+
+/// What the libraries below say at their more talkative levels may hold what is nobody's business: it is heard only where
+/// somebody names them.
+fn quieted(filter: Targets, level: &str) -> Targets {
+    const TALKATIVE: [&str; 6] = ["async_nats", "h2", "hyper", "hyper_util", "reqwest", "rustls"];
+    let unnamed = TALKATIVE.into_iter().filter(|name| !level.contains(name));
+    let loud = |name: &str| filter.would_enable(name, &tracing::Level::DEBUG);
+    let loud: Vec<&str> = unnamed.filter(|name| loud(name)).collect();
+    filter.with_targets(loud.into_iter().map(|name| (name, tracing::Level::INFO)))
 }

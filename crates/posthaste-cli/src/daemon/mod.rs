@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use posthaste::relay::Drained;
 use posthaste::sink::Sink;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 use tokio::task::JoinSet;
 
 use crate::config::settings::Settings;
@@ -47,21 +47,25 @@ pub(crate) struct Daemon {
 
 struct Inner {
     settings: Settings,
-    sinks: BTreeMap<String, Arc<dyn Sink>>,
+    /// Once they are made.
+    sinks: OnceCell<BTreeMap<String, Arc<dyn Sink>>>,
     /// By the table's name.
     tables: BTreeMap<String, Table>,
     stopping: watch::Sender<bool>,
 }
 
 impl Daemon {
-    /// With the sinks that its settings name. The database is not asked yet.
-    pub(crate) async fn new(settings: Settings) -> Result<Self, Failure> {
-        let sinks = sinks::build(&settings.sinks).await?;
-        Ok(Self::with_sinks(settings, sinks))
+    /// With the sinks that its settings name. Neither they nor the database are asked yet.
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self::made(settings, OnceCell::new())
     }
 
     /// With these sinks, by the names that its routes know.
     pub(crate) fn with_sinks(settings: Settings, sinks: BTreeMap<String, Arc<dyn Sink>>) -> Self {
+        Self::made(settings, OnceCell::new_with(Some(sinks)))
+    }
+
+    fn made(settings: Settings, sinks: OnceCell<BTreeMap<String, Arc<dyn Sink>>>) -> Self {
         let tables = settings.tables.iter().map(|table| (table.name.to_string(), Table::new(table.clone())));
         let tables = tables.collect();
         Self { inner: Arc::new(Inner { settings, sinks, tables, stopping: watch::Sender::new(false) }) }
@@ -77,19 +81,18 @@ impl Daemon {
         &self.inner.tables
     }
 
-    /// The sinks of all its relays, by name.
-    #[allow(dead_code, reason = "for whoever asks them how they are")]
-    pub(crate) fn sinks(&self) -> &BTreeMap<String, Arc<dyn Sink>> {
-        &self.inner.sinks
-    }
-
-    /// Opens every table and starts its relay. A server that cannot be reached is waited for; whatever somebody must
+    /// Makes the sinks, opens every table and starts its relay. A server that cannot be reached is waited for; whatever somebody must
     /// mend first is an error.
     pub(crate) async fn start(&self) -> Result<(), Failure> {
         let Inner { settings, sinks, tables, .. } = &*self.inner;
-        for table in tables.values() {
-            table.open(settings).await?;
-        }
+        let opening = async {
+            for table in tables.values() {
+                table.open(settings).await?;
+            }
+            Ok(())
+        };
+        // A broker that is away takes its time, and is no reason not to look at the database meanwhile.
+        let (sinks, ()) = tokio::try_join!(sinks.get_or_try_init(|| sinks::build(&settings.sinks)), opening)?;
         for table in tables.values() {
             table.start(settings, sinks).await?;
             if table.settings().cleaned && !table.settings().relayed {
@@ -121,7 +124,7 @@ impl Daemon {
         for (name, table) in &self.inner.tables {
             if let Some(relay) = table.relay().cloned() {
                 let name = name.clone();
-                stopping.spawn(async move { (name, relay.stop().await) });
+                stopping.spawn(async move { (name, relay.retire().await) });
             }
         }
         let mut drained = stopping.join_all().await;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
 use posthaste::sink::nats::NatsStream;
 use posthaste::sink::{Envelope, FileSink, HttpSink, NatsSink, Sink, StdoutSink};
 
@@ -15,13 +16,12 @@ use crate::failure::Failure;
 pub(super) async fn build(
     settings: &BTreeMap<String, SinkSettings>,
 ) -> Result<BTreeMap<String, Arc<dyn Sink>>, Failure> {
-    let mut sinks = BTreeMap::new();
-    for (name, sink) in settings {
-        let built =
-            one(sink).await.map_err(|why| Failure::new(Exit::BadInput, format!("sink {name}: {why}")))?;
-        sinks.insert(name.clone(), built);
-    }
-    Ok(sinks)
+    let built = settings.iter().map(async |(name, sink)| {
+        let built = one(sink).await;
+        let built = built.map_err(|why| Failure::new(Exit::BadInput, format!("sink {name}: {why}")))?;
+        Ok::<_, Failure>((name.clone(), built))
+    });
+    Ok(try_join_all(built).await?.into_iter().collect())
 }
 
 /// One to ask whether its destination is there, if that can be asked without changing anything: neither a file nor a

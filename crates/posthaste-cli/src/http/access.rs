@@ -13,7 +13,7 @@
 use std::net::IpAddr;
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{HeaderMap, Method, Version, header};
 use subtle::ConstantTimeEq;
 
 use super::problem::{Kind, Problem};
@@ -90,10 +90,14 @@ impl Access {
 
 /// Whether the request names this machine.
 fn check_host(request: &Request) -> Result<(), Problem> {
-    let named = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    // HTTP/1.0 names none, and no browser speaks it.
-    let Some(host) = request.uri().host().or(named.map(without_port)) else { return Ok(()) };
-    if is_this_machine(host) {
+    let mut named = request.headers().get_all(header::HOST).iter();
+    let (first, others) = (named.next(), named.count());
+    let host = first.and_then(|host| host.to_str().ok()).map(without_port);
+    // HTTP/1.0 need not name one, and no browser speaks it.
+    let unnamed = first.is_none() && request.uri().host().is_none() && request.version() == Version::HTTP_10;
+    let right =
+        request.uri().host().or(host).is_some_and(is_this_machine) && host.is_none_or(is_this_machine);
+    if unnamed || others == 0 && right {
         return Ok(());
     }
     Err(Problem::new(
@@ -131,6 +135,9 @@ mod tests {
             metrics_path: "/metrics".to_owned(),
         };
         let mut request = Request::builder().method(method).uri(path);
+        if headers.iter().all(|(name, _)| *name != "host") {
+            request = request.version(Version::HTTP_10);
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -202,5 +209,10 @@ mod tests {
             assert_eq!(check(HERE, Some("hunter22"), "GET", "/metrics", &with_token), 200, "{host}");
         }
         assert_eq!(check(THERE, None, "GET", "/metrics", &[("host", "metrics.example")]), 200);
+        let twice = [("host", "localhost"), ("host", "evil.example")];
+        assert_eq!(check(HERE, None, "GET", "/api/v1/status", &twice), 403);
+        assert_eq!(check(HERE, None, "GET", "/api/v1/status", &[("host", "évil.example")]), 403);
+        let unnamed = Request::builder().uri("/api/v1/status").body(Body::empty()).unwrap();
+        assert!(check_host(&unnamed).is_err(), "whoever speaks HTTP/1.1 names a host");
     }
 }

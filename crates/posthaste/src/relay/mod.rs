@@ -121,6 +121,8 @@ impl Connections {
 struct Inner {
     plan: Plan,
     paused: AtomicBool,
+    /// Whether it is never to be started again.
+    retired: AtomicBool,
     paused_routes: Mutex<BTreeSet<Arc<str>>>,
     run: Mutex<Option<Run>>,
     /// One at a time starts or stops it.
@@ -155,6 +157,7 @@ impl Relay {
             inner: Arc::new(Inner {
                 plan,
                 paused: AtomicBool::new(false),
+                retired: AtomicBool::new(false),
                 paused_routes: Mutex::default(),
                 run: Mutex::new(None),
                 starting: tokio::sync::Mutex::default(),
@@ -172,6 +175,11 @@ impl Relay {
     /// Starts it with a pass as the first thing it does; one that runs makes the pass now.
     async fn start_with(&self, pass: Option<Pass>) -> Result<()> {
         let _one = self.inner.starting.lock().await;
+        if self.inner.retired.load(Ordering::Acquire) {
+            let message =
+                format!("the relay of table {} was stopped for good", self.inner.plan.store().table());
+            return Err(Error::new(ErrorKind::Conflict, message));
+        }
         if self.is_running() {
             if let (Some(run), Some(pass)) = (&*self.inner.run(), pass) {
                 *run.engine.pass.lock().unwrap_or_else(PoisonError::into_inner) = Some(pass);
@@ -211,6 +219,12 @@ impl Relay {
             tracing::error!(table = %run.engine.table, %error, "the relay ended badly");
             Drained::default()
         })
+    }
+
+    /// [Stops](Self::stop) it for good: whoever still waits to start it, or for a [pass](Self::run_once), gets an error.
+    pub async fn retire(&self) -> Drained {
+        self.inner.retired.store(true, Ordering::Release);
+        self.stop().await
     }
 
     /// Runs until `cancelled` completes, then [stops](Self::stop): the whole life of a relay in one call.

@@ -13,9 +13,11 @@ fn read(path: impl AsRef<Path>) -> String {
 /// The metrics of `telemetry.rs`: name, and the type it is described with.
 fn metrics() -> BTreeMap<String, &'static str> {
     let source = read("crates/posthaste/src/telemetry.rs");
+    // A call may be broken into lines.
+    let flat: String = source.split_whitespace().collect();
     let types = ["counter", "gauge", "histogram"];
     let type_of = |constant: &str| {
-        let described = |kind: &&&str| source.contains(&format!("describe_{kind}!({constant},"));
+        let described = |kind: &&&str| flat.contains(&format!("describe_{kind}!({constant},"));
         *types.iter().find(described).unwrap_or_else(|| panic!("{constant} is not described"))
     };
     source

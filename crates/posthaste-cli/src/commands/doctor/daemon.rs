@@ -15,6 +15,9 @@ use crate::config::settings::HttpSettings;
 /// How long it may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Bytes of an answer that are read.
+const MOST: u64 = 4 << 20;
+
 /// What it says of the relay of this table; nothing, if nobody is there: it may well run on another machine.
 pub(super) async fn relay(settings: &HttpSettings, table: &str) -> Vec<Finding> {
     if !settings.enabled || settings.listen.port() == 0 {
@@ -52,13 +55,14 @@ fn reached_by(listening: IpAddr) -> IpAddr {
 
 /// One request and its answer need no more than this of HTTP.
 async fn ask(mut stream: TcpStream, settings: &HttpSettings) -> Result<Value, String> {
-    let token = settings.token.as_ref();
+    // On loopback nobody needs it to look; elsewhere it is shown to this machine alone, however the network is.
+    let token = settings.token.as_ref().filter(|_| settings.listen.ip().is_unspecified());
     let shown =
         token.map_or_else(String::new, |token| format!("Authorization: Bearer {}\r\n", token.reveal()));
     let request = format!("GET /api/v1/status HTTP/1.0\r\nHost: localhost\r\n{shown}\r\n");
     stream.write_all(request.as_bytes()).await.map_err(|error| error.to_string())?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await.map_err(|error| error.to_string())?;
+    stream.take(MOST).read_to_end(&mut answer).await.map_err(|error| error.to_string())?;
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").ok_or("it does not speak HTTP")?;
     let code = head.split_ascii_whitespace().nth(1).unwrap_or_default();

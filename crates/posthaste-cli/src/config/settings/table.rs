@@ -121,6 +121,15 @@ impl Making<'_> {
             }
         }
         tables.retain(|table| table.relayed || table.cleaned);
+        let command = Path::plain("database.table");
+        let named = self.config.text(&command).unwrap_or_default();
+        if self.config.is_set("database.table") && tables.iter().all(|table| table.name.to_string() != named)
+        {
+            let origin = self.config.origin(&command);
+            self.warnings.push(format!(
+                "{origin}: commands work on table {named}, which is neither relayed nor purged; see relay.tables"
+            ));
+        }
         for (name, origin) in self.config.names("tables") {
             let known = relayed.iter().chain(&cleaned).any(|table| table.to_string() == name);
             if !known {

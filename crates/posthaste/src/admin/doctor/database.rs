@@ -130,10 +130,7 @@ impl Look<'_> {
         };
         let judged: Vec<Finding> = pins.iter().filter_map(|pin| judge(pin, self.limits)).collect();
         if judged.is_empty() {
-            let oldest = pins.iter().filter_map(|pin| pin.holder.lasting).max();
-            let oldest =
-                oldest.map_or_else(|| "none is open".to_owned(), |o| format!("the oldest is {}", length(o)));
-            findings.push(Finding::ok(Check::OldTransactions, format!("no old transactions ({oldest})")));
+            findings.push(young(&pins));
         }
         findings.append(&mut at_most(MOST, judged));
     }
@@ -190,6 +187,23 @@ fn drift_advice(differences: &[Difference]) -> String {
         .any(|difference| matches!(difference, Difference::MissingIndex { .. } | Difference::Index { .. }));
     let why = if slow { " Without its index every claim reads the table." } else { "" };
     format!("{first}{why}")
+}
+
+/// Nothing is known to be old; whether that is because its age may not be seen.
+fn young(pins: &[Pin]) -> Finding {
+    let check = Check::OldTransactions;
+    let transactions =
+        || pins.iter().filter(|pin| matches!(pin.kind, PinKind::Transaction | PinKind::Prepared));
+    let hidden = transactions().filter(|pin| pin.holder.lasting.is_none()).count();
+    let oldest = transactions().filter_map(|pin| pin.holder.lasting).max();
+    if hidden > 0 {
+        let found = format!("how old {} is may not be seen", many(hidden as u64, "open transaction"));
+        let advice = "Look again as a role that may: GRANT pg_read_all_stats on PostgreSQL.";
+        return Finding::new(check, Verdict::Note, found, advice).page("operate/pinned-xmin");
+    }
+    let oldest = oldest
+        .map_or_else(|| "none is open".to_owned(), |oldest| format!("the oldest is {}", length(oldest)));
+    Finding::ok(check, format!("no old transactions ({oldest})"))
 }
 
 /// Whether something keeps too much, or for too long.

@@ -216,7 +216,8 @@ impl Look<'_> {
         tokio::time::timeout(self.limits.patience, asking).await.unwrap_or_else(silence)
     }
 
-    /// A look that could not be made: what is looked at may be in order.
+    /// A look that could not be made: what is looked at may be in order. Not so where the database answers, and this look alone
+    /// gets no answer: what does not answer a look does not answer a relay.
     fn failed(&self, check: Check, error: &Error) -> Finding {
         let found = format!("this could not be looked at: {}", error.message());
         let advice = match error.kind() {
@@ -229,6 +230,7 @@ impl Look<'_> {
             }
             kind => finding::sentence(kind.advice()),
         };
-        Finding { error: Some(error.kind().clone()), ..Finding::new(check, Verdict::Warning, found, advice) }
+        let verdict = if *error.kind() == ErrorKind::Unreachable { Verdict::Fault } else { Verdict::Warning };
+        Finding { error: Some(error.kind().clone()), ..Finding::new(check, verdict, found, advice) }
     }
 }

@@ -160,8 +160,12 @@ impl NatsSinkBuilder {
             sender.send_modify(|link| link.note(&event));
             std::future::ready(())
         });
+        // The client logs addresses as they are.
+        let bare = self.url.split(',').map(|url| without_login(url.trim()).parse::<ServerAddr>());
+        let bare = bare.collect::<Result<Vec<_>, _>>();
+        let bare = bare.map_err(|error| wrong(format!("the URL of NATS cannot be read: {error}")))?;
         let client = options
-            .connect(servers)
+            .connect(bare)
             .await
             .map_err(|error| wrong("a connection to NATS cannot be set up".to_owned()).because(error))?;
         let mut first = link.clone();
@@ -209,6 +213,13 @@ impl NatsSinkBuilder {
             .connection_timeout(self.connect_timeout)
             .ping_interval(PING_INTERVAL))
     }
+}
+
+/// A server's URL without who logs in.
+fn without_login(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
+    let server = rest.rsplit_once('@').map_or(rest, |(_, server)| server);
+    if scheme.is_empty() { server.to_owned() } else { format!("{scheme}://{server}") }
 }
 
 /// The login of the first server that has one: the client itself does not look there. A user without a password is

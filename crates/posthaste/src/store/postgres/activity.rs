@@ -8,18 +8,18 @@ use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::{Dialect, Mode, TableName, Throughput};
 
-// $1 how long ago, $2 how many are looked at.
+// $1 how long ago, $2 how many are looked at. The planner does not know the limits: see decision 22.
 const DELIVERED: &str = "
 SELECT count(*), (extract(epoch FROM clock_timestamp() - min(settled_at)) * 1000000)::bigint,
        EXISTS (SELECT FROM {table} WHERE outcome = 'delivered')
   FROM (SELECT settled_at FROM {table}
          WHERE outcome = 'delivered' AND settled_at > now() - $1 * interval '1 microsecond'
-         ORDER BY settled_at DESC LIMIT $2) AS lately";
+         ORDER BY settled_at DESC LIMIT (SELECT $2::bigint)) AS lately";
 
 const HOLDERS: &str = "
 SELECT DISTINCT locked_by
   FROM (SELECT locked_by, locked_until FROM {table}
-         WHERE outcome IS NULL ORDER BY available_at, seq LIMIT 10000) AS open
+         WHERE outcome IS NULL ORDER BY available_at, seq LIMIT (SELECT 10000)) AS open
  WHERE locked_until > now()";
 
 const RELAYS: &str = "SELECT relay FROM {relays_table} WHERE until > now() ORDER BY relay";

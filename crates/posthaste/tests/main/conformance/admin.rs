@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use posthaste::Event;
-use posthaste::store::{Filter, Keep, Page, Settlement, Status};
+use posthaste::store::{Ending, Filter, Keep, Page, Settlement, Status};
+use posthaste::{Admin, Event};
 use uuid::Uuid;
 
 use crate::harness::{Db, MINUTE, Owner, event, worker};
@@ -19,6 +19,7 @@ conformance!(
     rt6_replay_resets_attempts_and_keeps_the_error_until_delivered,
     rt6_replay_and_discard_touch_dead_ones_that_fit_only,
     rt6_replay_in_batches_ends_though_events_die_again,
+    op4_a_purge_touches_what_was_shown_and_no_more,
 );
 
 /// What operators see of a stream is what they see of a queue.
@@ -201,6 +202,15 @@ async fn rt6_replay_and_discard_touch_dead_ones_that_fit_only(db: &Db) {
     assert_eq!(db.store().discard(&Filter::all(), 10).await.unwrap(), 2);
     assert_eq!(db.store().get(pending[0]).await.unwrap().unwrap().status, Status::Pending);
     assert_eq!(db.store().count(&Filter::all(), 10).await.unwrap().n, 3);
+}
+
+async fn op4_a_purge_touches_what_was_shown_and_no_more(db: &Db) {
+    db.let_die("a", 0..2, "no").await;
+    let purge = Admin::new(db.shared_store()).purge(Ending::Dead, Duration::ZERO);
+    assert_eq!(purge.dry_run().await.unwrap().count.n, 2);
+    db.let_die("b", 0..3, "no").await;
+    assert_eq!(purge.run().await.unwrap(), 2, "the others died after somebody was asked");
+    assert_eq!(db.store().count(&Filter::dead(), 10).await.unwrap().n, 3);
 }
 
 async fn rt6_replay_in_batches_ends_though_events_die_again(db: &Db) {

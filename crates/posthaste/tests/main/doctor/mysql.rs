@@ -13,7 +13,9 @@ use crate::harness::{Db, Kind, PrivateServer, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn op10_a_transaction_that_nobody_ends_is_named() {
-    let db = Db::new(Kind::MySql).await;
+    // Others' old transactions are not to be told of before this one.
+    let server = PrivateServer::start(Kind::MySql).await;
+    let db = Db::on(&server).await;
     let mut report = MySqlConnection::connect(&db.url()).await.unwrap();
     let id: u64 =
         sqlx::query_scalar("SELECT CAST(CONNECTION_ID() AS UNSIGNED)").fetch_one(&mut report).await.unwrap();

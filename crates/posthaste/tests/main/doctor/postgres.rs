@@ -26,7 +26,9 @@ fn names(report: &Report, who: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn op10_a_pinned_xmin_is_named() {
-    let db = Db::new(Kind::Postgres).await;
+    // Others' old transactions are not to be told of before this one.
+    let server = PrivateServer::start(Kind::Postgres).await;
+    let db = Db::on(&server).await;
     let name = format!("report-{}", db.place());
     let (mut report, pid) = connect(&db, &name).await;
     report.execute("BEGIN ISOLATION LEVEL REPEATABLE READ").await.unwrap();

@@ -18,6 +18,7 @@ conformance!(
     re10_shutdown_in_the_middle_of_slow_work,
     re12_a_relay_starts_stops_and_starts_again,
     re12_one_pass_delivers_what_is_due_and_no_more,
+    re12_a_relay_that_was_stopped_for_good_stays_so,
 );
 
 streams!(
@@ -25,6 +26,18 @@ streams!(
     re12_a_relay_starts_stops_and_starts_again,
     re12_one_pass_delivers_what_is_due_and_no_more,
 );
+
+async fn re12_a_relay_that_was_stopped_for_good_stays_so(db: &Db) {
+    let recorder = Recorder::default();
+    let relay = db.relay().handler(recorder.clone()).start().await.unwrap();
+    relay.retire().await;
+    db.enqueue_numbers("a", 0..1).await;
+    for refused in [relay.start().await, relay.run_once().await.map(drop)] {
+        let refused = refused.unwrap_err();
+        assert!(refused.to_string().contains("was stopped for good"), "{refused}");
+    }
+    assert_eq!(db.count(Status::Pending).await, 1, "nobody was sent it");
+}
 
 /// Finished work is settled, unstarted events are pending with their attempts unchanged, and the report says so.
 async fn re10_shutdown_in_the_middle_of_slow_work(db: &Db) {
