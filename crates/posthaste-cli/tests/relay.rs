@@ -255,7 +255,7 @@ fn op1_a_signal_drains_what_is_under_way() {
         daemon.said("draining; Ctrl-C leaves at once");
         receiver.answer();
         assert_eq!(daemon.ends(), 0, "{:#?}", daemon.err());
-        daemon.said("table outbox: 1 settled, 0 handed back, 0 abandoned");
+        daemon.said("table outbox: while it drained, 1 settled, 0 handed back, 0 abandoned");
         let listed = dir.run(["events", "list", "--status", "delivered", "--json"]).exits(0).json();
         assert_eq!(listed.as_array().unwrap().len(), 1);
     }

@@ -104,7 +104,7 @@ pub(super) async fn drain(daemon: &Daemon, server: Option<Server>, signals: &mut
     };
     for (table, left) in drained {
         let mut said = format!(
-            "table {table}: {} settled, {} handed back, {} abandoned",
+            "table {table}: while it drained, {} settled, {} handed back, {} abandoned",
             left.settled, left.handed_back, left.abandoned
         );
         if left.unsettled > 0 {
@@ -132,7 +132,7 @@ fn leave(stop: Stop, voice: Voice) -> ! {
 }
 
 fn header(config: &Config, settings: &Settings) -> String {
-    let file = config.file().map_or_else(String::new, |file| format!(", as {} says", file.display()));
+    let file = config.file().map_or_else(String::new, |file| format!(", configured by {}", file.display()));
     format!("posthaste {}: {}{file}", env!("CARGO_PKG_VERSION"), settings.database.url)
 }
 

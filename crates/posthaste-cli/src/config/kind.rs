@@ -197,7 +197,7 @@ impl Kind {
             Self::UrlPath if !is_free_path(text) => {
                 "write a path such as \"/metrics\" of letters, digits and -_./, beside /healthz, /readyz and /api"
             }
-            Self::Filter if text.parse::<tracing_subscriber::filter::Targets>().is_err() => {
+            Self::Filter if !is_filter(text) => {
                 "write a level such as \"info\", or levels by module such as \"info,posthaste=debug\""
             }
             Self::Template => {
@@ -287,6 +287,18 @@ fn is_free_path(path: &str) -> bool {
     path.starts_with('/') && path.chars().all(plain) && !taken
 }
 
+/// Levels, and modules with theirs. A word alone that is no level would silence everything but a module of that name.
+fn is_filter(text: &str) -> bool {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_known = |part: &str| {
+        part.contains('=')
+            || part.contains("::")
+            || LEVELS.iter().any(|level| part.eq_ignore_ascii_case(level))
+    };
+    text.parse::<tracing_subscriber::filter::Targets>().is_ok()
+        && text.split(',').map(str::trim).all(is_known)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
@@ -333,6 +345,7 @@ mod tests {
             (Kind::UrlPath, "\"/readyz\"", "write a path"),
             (Kind::UrlPath, "\"/api/v1/metrics\"", "write a path"),
             (Kind::Filter, "\"posthaste=loud\"", "write a level"),
+            (Kind::Filter, "\"loud\"", "write a level"),
             (Kind::Template, "\"a.{tpic}\"", "unknown placeholder \"tpic\""),
             (Kind::Source, "\"a b\"", "is not a URI"),
             (Kind::List, "[1]", "other things than texts"),

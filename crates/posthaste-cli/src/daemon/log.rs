@@ -54,12 +54,11 @@ impl Voice {
     }
 }
 
-/// What the libraries below say at their more talkative levels may hold what is nobody's business: it is heard only where
-/// somebody names them.
+/// What the libraries below say at their more talkative levels may hold what is nobody's business, and repeats what the relay
+/// says of its sinks: it is heard only where somebody names them.
 fn quieted(filter: Targets, level: &str) -> Targets {
     const TALKATIVE: [&str; 6] = ["async_nats", "h2", "hyper", "hyper_util", "reqwest", "rustls"];
     let unnamed = TALKATIVE.into_iter().filter(|name| !level.contains(name));
-    let loud = |name: &str| filter.would_enable(name, &tracing::Level::DEBUG);
-    let loud: Vec<&str> = unnamed.filter(|name| loud(name)).collect();
-    filter.with_targets(loud.into_iter().map(|name| (name, tracing::Level::INFO)))
+    let loud: Vec<&str> = unnamed.filter(|name| filter.would_enable(name, &tracing::Level::INFO)).collect();
+    filter.with_targets(loud.into_iter().map(|name| (name, tracing::Level::WARN)))
 }

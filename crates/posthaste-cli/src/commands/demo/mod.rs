@@ -201,7 +201,7 @@ fn next(directory: &Directory) -> String {
     if directory.kept {
         let file = directory.file();
         text += &format!(
-            "  {program} --database sqlite://{0} events list --status dead\n  {program} --database sqlite://{0} relay\n",
+            "  {program} --database sqlite://{0} dead list\n  {program} --database sqlite://{0} relay\n",
             file.display()
         );
     } else {

@@ -62,11 +62,17 @@ pub fn relay(status: &RelayStatus) -> Vec<Finding> {
     let of_relay = |verdict, what: &str, advice: &str| {
         Finding::new(Check::Relay, verdict, format!("{who} {what}"), advice).page(page)
     };
+    let resume = |of: &str| {
+        let path = format!("/api/v1/relays/{}{of}/resume", status.table);
+        format!(
+            "Resume it, once whoever paused it agrees: POST {path} with the daemon's token, or by the library."
+        )
+    };
     let mut findings = Vec::new();
     if !status.running {
         findings.push(of_relay(Verdict::Fault, "does not run", "Start it; its log says why it has stopped."));
     } else if status.paused {
-        findings.push(of_relay(Verdict::Fault, "is paused", "Resume it, once whoever paused it agrees."));
+        findings.push(of_relay(Verdict::Fault, "is paused", &resume("")));
     } else if !status.leading {
         findings.push(of_relay(
             Verdict::Note,
@@ -80,7 +86,7 @@ pub fn relay(status: &RelayStatus) -> Vec<Finding> {
     }
     for route in status.routes.iter().filter(|route| route.paused) {
         let found = format!("sink {} is paused: its events wait", route.name);
-        let advice = "Resume it, once whoever paused it agrees.";
+        let advice = resume(&format!("/sinks/{}", route.name));
         findings.push(
             Finding::new(Check::Sink(route.name.to_string()), Verdict::Fault, found, advice).page(page),
         );
