@@ -380,7 +380,10 @@ impl Change {
 
     /// What has come of age since somebody was shown what would go stays.
     fn as_of_its_making(&self, older_than: Duration) -> Duration {
-        older_than.saturating_add(self.since.elapsed())
+        // The statement begins later than it is told here: rather somewhat too early than too late.
+        const ON_ITS_WAY: Duration = Duration::from_millis(100);
+        let since = self.since.elapsed();
+        older_than.saturating_add(since).saturating_add(since.min(ON_ITS_WAY))
     }
 
     /// What it is about, as of this time.
