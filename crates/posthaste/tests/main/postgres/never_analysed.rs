@@ -15,7 +15,7 @@ use sqlx::postgres::PgPoolOptions;
 
 use crate::harness::database::Handle;
 use crate::harness::statements::texts;
-use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event, worker};
+use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event, until, worker};
 
 const KEPT: u64 = 100_000;
 /// A purge looks at some thousands at once.
@@ -231,5 +231,34 @@ async fn sm3_a_page_of_a_backlog_that_was_never_analysed_is_read_by_the_index_un
     println!("{plan}");
     assert!(plan.contains("Index Scan using outbox_seq"), "{plan}");
     assert!(!plan.contains("Sort") && !plan.contains("Bitmap"), "{plan}");
+    db.drop_everything().await;
+}
+
+#[tokio::test]
+async fn sm3_places_that_an_old_transaction_keeps_from_cleanup_cost_a_page_nothing() {
+    const PAGES: i64 = 300;
+    let db =
+        Db::with(Kind::Postgres, Setup { mode: Some(Mode::stream(1).unwrap()), ..Setup::default() }).await;
+    db.execute("ALTER TABLE outbox_places SET (autovacuum_enabled = off)").await.unwrap();
+    let Handle::Postgres(sql) = db.handle() else { panic!("PostgreSQL only") };
+    let mut old = sql.pool.begin().await.unwrap();
+    sqlx::query("DECLARE pin CURSOR FOR SELECT 1").execute(&mut *old).await.unwrap();
+    enqueue(&db, "busy", PAGES as u64).await;
+    let mut owner = Owner::of(&db).await;
+    for _ in 0..PAGES {
+        let page = owner.read(1).await;
+        owner.finish(page.number, &[], Keep::Delivered).await;
+    }
+    owner.end().await;
+    let counted = |what: &str, of: &str| {
+        format!("SELECT coalesce(sum({what}), 0)::bigint FROM {of} WHERE relid = 'outbox_places'::regclass")
+    };
+    let written = counted("n_tup_ins", "pg_stat_user_tables");
+    until("the pages are counted", async || db.number(&written).await >= PAGES).await;
+    let looked_at = db.number(counted("idx_tup_read", "pg_stat_user_indexes")).await;
+    assert!(looked_at < 20 * PAGES, "{looked_at} places were looked at for {PAGES} pages");
+    let scanned = db.number(counted("seq_tup_read", "pg_stat_user_tables")).await;
+    assert!(scanned < 20 * PAGES, "{scanned} places were read for {PAGES} pages");
+    old.rollback().await.unwrap();
     db.drop_everything().await;
 }

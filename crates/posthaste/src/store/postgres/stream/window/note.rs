@@ -12,7 +12,9 @@ use crate::store::statement::Statement;
 use crate::store::{Dialect, TableName};
 
 // One small write per page, whatever is in it. It goes on from the step before it or not at all; the lanes are locked in their
-// order, as by whoever takes them. Some steps are kept: who looks on meanwhile may have seen that they were the last.
+// order, as by whoever takes them. Some steps are kept: who looks on meanwhile may have seen that they were the last. Each
+// place is found by all of its key, whatever the planner knows of the table: while an old transaction holds back cleanup, the
+// steps of a lane that are gone stay in the index.
 const WRITE: &str = "
 WITH said AS (
     SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::bigint[],
@@ -23,19 +25,19 @@ WITH said AS (
     SELECT l.lane FROM {lanes_table} AS l
      WHERE (l.lane, l.fence) IN (SELECT said.lane, said.fence FROM said)
      ORDER BY l.lane FOR SHARE
+), written AS (
+    INSERT INTO {places_table} (lane, step, base, base_seq, target, after_seq, noted, noted_seq, recover, recover_seq, anchor_seq)
+    SELECT said.lane, said.step + 1, said.base::pg_snapshot, said.base_seq, said.target::pg_snapshot, said.after_seq,
+           said.noted::pg_snapshot, said.noted_seq, said.recover::pg_snapshot, said.recover_seq, said.anchor_seq
+      FROM said
+      JOIN held ON held.lane = said.lane
+     WHERE EXISTS (SELECT FROM {places_table} AS before WHERE before.lane = said.lane AND before.step = said.step OFFSET 0)
+    ON CONFLICT (lane, step) DO NOTHING
+    RETURNING lane, step
 ), forgotten AS (
-    DELETE FROM {places_table} AS p USING said
-     WHERE p.lane = said.lane AND p.step = said.step - 8 AND p.lane IN (SELECT lane FROM held)
-       AND EXISTS (SELECT FROM {places_table} AS before WHERE before.lane = said.lane AND before.step = said.step)
+    DELETE FROM {places_table} AS p USING written WHERE p.lane = written.lane AND p.step = written.step - 9
 )
-INSERT INTO {places_table} (lane, step, base, base_seq, target, after_seq, noted, noted_seq, recover, recover_seq, anchor_seq)
-SELECT said.lane, said.step + 1, said.base::pg_snapshot, said.base_seq, said.target::pg_snapshot, said.after_seq,
-       said.noted::pg_snapshot, said.noted_seq, said.recover::pg_snapshot, said.recover_seq, said.anchor_seq
-  FROM said
-  JOIN held ON held.lane = said.lane
-  JOIN {places_table} AS before ON before.lane = said.lane AND before.step = said.step
-ON CONFLICT (lane, step) DO NOTHING
-RETURNING lane";
+SELECT lane FROM written";
 
 pub(super) fn statement(table: &TableName) -> Statement {
     Statement::new(Dialect::Postgres, table, WRITE).with("{run}", RUN)
