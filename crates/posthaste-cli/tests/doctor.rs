@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::private::Server;
-use crate::support::{Answer, Db, Dir, Kind, nats_url, server_url};
+use crate::support::{Answer, Db, Dir, Kind, server_url};
 
 const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Sqlite];
 
@@ -251,7 +251,7 @@ fn op10_sinks_of_the_configuration_are_asked_and_an_unreachable_broker_is_named(
         [sinks.broker]
         kind = "nats"
         url = "${{NATS}}"
-        stream = "NOBODY_MAKES_IT_{closed}"
+        stream = "TO_COME"
         create_stream = true
         [sinks.hook]
         kind = "http"
@@ -269,11 +269,18 @@ fn op10_sinks_of_the_configuration_are_asked_and_an_unreachable_broker_is_named(
         sink = "hook"
         "#
     );
-    db.dir.write("posthaste.toml", file.replace(&format!("IT_{closed}"), &format!("IT_{}", closed.port())));
-    let answer = Answer::from(db.command(["doctor"]).env("NATS", nats_url()).output().unwrap()).exits(1);
+    // A server without any stream, as it is on the first day.
+    let broker = Server::nats();
+    let asked = |file: &str| {
+        db.dir.write("posthaste.toml", file);
+        Answer::from(db.command(["doctor"]).env("NATS", broker.url()).output().unwrap()).exits(1)
+    };
+    let answer = asked(&file);
     assert!(answer.out.contains("ok      sink broker is reachable ("), "{}", answer.out);
     assert!(answer.out.contains("fault   sink hook "), "{}", answer.out);
     assert!(!db.dir.path().join("not-made.jsonl").exists(), "a doctor changes nothing");
+    let answer = asked(&file.replace("create_stream = true", ""));
+    assert!(answer.out.contains("there is no stream \"TO_COME\""), "it changes nothing: {}", answer.out);
 
     db.dir.write("posthaste.toml", "[sinks.broker]\nkind = \"nats\"\n");
     let answer = db.run(["doctor"]).exits(1);

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use posthaste::sink::nats::NatsStream;
-use posthaste::sink::{Envelope, FileSink, HttpSink, NatsSink, Sink, StdoutSink};
+use posthaste::sink::{Delivery, Envelope, FileSink, HttpSink, NatsSink, Outcome, Sink, StdoutSink};
 
 use crate::config::settings::{HttpSinkSettings, Login, NatsSinkSettings, SinkKind, SinkSettings};
 use crate::exit::Exit;
@@ -27,16 +28,28 @@ pub(super) async fn build(
 /// One to ask whether its destination is there, if that can be asked without changing anything: neither a file nor a
 /// stream is made.
 pub(crate) async fn probed(settings: &SinkSettings) -> Result<Option<Arc<dyn Sink>>, String> {
-    let mut settings = settings.clone();
-    if matches!(&settings.kind, SinkKind::File(path) if !path.exists()) {
-        return Ok(None);
+    match &settings.kind {
+        SinkKind::File(path) if !path.exists() => Ok(None),
+        SinkKind::Nats(nats) if nats.create.is_some() => {
+            let sink = self::nats(nats, settings.envelope.clone()).await.map_err(in_words)?;
+            Ok(Some(Arc::new(StreamToCome(sink))))
+        }
+        _ => one(settings).await.map(Some),
     }
-    if let SinkKind::Nats(nats) = &mut settings.kind
-        && nats.create.take().is_some()
-    {
-        nats.stream = None;
+}
+
+/// A sink of NATS whose probe does not make the stream that the sink itself would make.
+struct StreamToCome(NatsSink);
+
+#[async_trait]
+impl Sink for StreamToCome {
+    async fn publish(&self, batch: &[Delivery]) -> Vec<Outcome> {
+        self.0.publish(batch).await
     }
-    one(&settings).await.map(Some)
+
+    async fn probe(&self) -> Result<(), String> {
+        self.0.answers().await
+    }
 }
 
 async fn one(settings: &SinkSettings) -> Result<Arc<dyn Sink>, String> {
@@ -47,10 +60,14 @@ async fn one(settings: &SinkSettings) -> Result<Arc<dyn Sink>, String> {
         SinkKind::Http(http) => self::http(http, envelope)?.map(|sink| Arc::new(sink) as _),
         SinkKind::Nats(nats) => self::nats(nats, envelope).await.map(|sink| Arc::new(sink) as _),
     };
-    built.map_err(|error| match std::error::Error::source(&error) {
+    built.map_err(in_words)
+}
+
+fn in_words(error: posthaste::Error) -> String {
+    match std::error::Error::source(&error) {
         Some(cause) => format!("{error} ({cause})"),
         None => error.to_string(),
-    })
+    }
 }
 
 fn http(settings: &HttpSinkSettings, envelope: Envelope) -> Result<posthaste::Result<HttpSink>, String> {

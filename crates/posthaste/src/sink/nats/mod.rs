@@ -92,11 +92,23 @@ impl NatsSink {
         NatsSinkBuilder::new(url.into())
     }
 
+    /// Whether JetStream answers; an error says why not. Unlike [`probe`](Sink::probe) it neither asks for the stream
+    /// nor makes it: it is for those who look and must change nothing.
+    pub async fn answers(&self) -> Result<(), String> {
+        self.connected()?;
+        stream::count(&self.context, &self.link).await.map(drop)
+    }
+
+    fn connected(&self) -> Result<(), String> {
+        match self.client.connection_state() {
+            State::Connected => Ok(()),
+            _ => Err(self.link.borrow().unconnected()),
+        }
+    }
+
     /// Whether there is a connection, and the stream that was asked for.
     async fn ready(&self) -> Result<(), String> {
-        if self.client.connection_state() != State::Connected {
-            return Err(self.link.borrow().unconnected());
-        }
+        self.connected()?;
         if let Some((stream, is_there)) = &self.wanted {
             let mut is_there = is_there.lock().await;
             if !*is_there {

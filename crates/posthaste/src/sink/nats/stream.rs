@@ -154,14 +154,23 @@ pub(super) async fn exists(
 
 /// Whether there is any stream at all; an error says what to do. As for the user, see [`exists`].
 pub(super) async fn any(context: &Context, link: &watch::Receiver<Link>) -> Result<(), String> {
+    match count(context, link).await? {
+        Some(0) => {
+            Err("JetStream has no stream at all: create one that takes the events' subjects (`nats stream \
+             add`), or let the sink create it"
+                .to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How many streams there are, as far as the user may ask; an error says why JetStream does not answer.
+pub(super) async fn count(context: &Context, link: &watch::Receiver<Link>) -> Result<Option<usize>, String> {
     // Not the client's own question: it fails on what servers before 2.10 answer.
     match context.request::<_, _, Account>("INFO", &()).await {
         Ok(Account { error: Some(said), .. }) => Err(format!("JetStream refuses to answer: {said}")),
-        Ok(Account { streams: 0, .. }) => Err("JetStream has no stream at all: create one that takes the \
-             events' subjects (`nats stream add`), or let the sink create it"
-            .to_owned()),
-        Ok(_) => Ok(()),
-        Err(_) if link.borrow().may_not_ask => Ok(()),
+        Ok(Account { streams, .. }) => Ok(Some(streams)),
+        Err(_) if link.borrow().may_not_ask => Ok(None),
         Err(error) if error.kind() == RequestErrorKind::NoResponders => {
             Err("the server has no JetStream: switch it on".to_owned())
         }
