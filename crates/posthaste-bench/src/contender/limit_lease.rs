@@ -1,0 +1,5 @@
+use super::Contender;
+
+pub(super) fn all() -> Vec<Box<dyn Contender>> {
+    Vec::new()
+}
