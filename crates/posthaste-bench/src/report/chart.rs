@@ -1,0 +1,1 @@
+//! The report as charts: bars with their spread.
