@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a command-line tool: its output is its purpose")]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on has failed"))]
 
+mod child;
 mod contender;
 mod machine;
 mod meter;
@@ -40,11 +41,19 @@ struct Arguments {
     /// Writes all figures to this file, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Writes a chart of each scenario to this directory, too.
+    #[arg(long, value_name = "DIRECTORY")]
+    charts: Option<PathBuf>,
 }
 
 fn main() -> Result<()> {
-    let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == child::COMMAND) {
+        println!("{}", runtime.block_on(child::run(&words[1..]))?);
+        return Ok(());
+    }
+    let arguments = Arguments::parse();
     runtime.block_on(run(arguments))
 }
 
@@ -77,6 +86,13 @@ async fn run(arguments: Arguments) -> Result<()> {
     if let Some(file) = &arguments.json {
         let json = serde_json::to_string_pretty(&report)?;
         std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    if let Some(directory) = &arguments.charts {
+        std::fs::create_dir_all(directory)?;
+        for (file, chart) in report::chart::charts(&report, &names) {
+            let file = directory.join(file);
+            std::fs::write(&file, chart).with_context(|| format!("cannot write {}", file.display()))?;
+        }
     }
     Ok(())
 }

@@ -76,6 +76,11 @@ pub(crate) fn own_time() -> Result<Duration> {
     Ok(Times::of("self")?.own)
 }
 
+/// The time of a process.
+pub(crate) fn time_of(process: u32) -> Result<Duration> {
+    Ok(Times::of(&process.to_string())?.own)
+}
+
 /// The time of a server: its first process, those that it has started, and those of them that have ended.
 pub(crate) fn server_time(first: u32) -> Result<Duration> {
     let times = Times::of(&first.to_string())?;

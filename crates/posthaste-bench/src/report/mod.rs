@@ -89,9 +89,8 @@ impl Report {
     pub(crate) fn add_as(&mut self, scenario: Scenario, named: (&str, Class, Way), measured: Measured) {
         let (name, class, way) = named;
         let Measured { case, unit, better, value, more } = measured;
-        let same = |figure: &Figure| {
-            figure.scenario == scenario && figure.case == case && figure.contender == name
-        };
+        let same =
+            |figure: &Figure| figure.scenario == scenario && figure.case == case && figure.contender == name;
         let figure = match self.figures.iter().position(same) {
             Some(at) => &mut self.figures[at],
             None => {

@@ -1,10 +1,18 @@
 //! What is measured: a file for each question.
 
 mod drain;
+mod enqueue;
+mod growth;
+mod idle;
+mod latency;
+mod memory;
+mod pinned;
+mod producers;
+mod steady;
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 
 use crate::contender::Contender;
@@ -52,8 +60,14 @@ impl Scenario {
     /// Measures it.
     pub(crate) async fn run(self, bench: &mut Bench) -> Result<()> {
         match self {
+            Self::Enqueue => enqueue::run(bench).await,
             Self::Drain => drain::run(bench).await,
-            other => bail!("{} is not measured yet", other.title()),
+            Self::Latency => latency::run(bench).await,
+            Self::Steady => steady::run(bench).await,
+            Self::Growth => growth::run(bench).await,
+            Self::Pinned => pinned::run(bench).await,
+            Self::Idle => idle::run(bench).await,
+            Self::Memory => memory::run(bench).await,
         }
     }
 }
