@@ -29,6 +29,9 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
             .env(format!("{prefix}_ACCOUNT"), format!("{}:{}", account.uid, account.gid))
             .env(format!("{prefix}_HOME"), &home.0);
     }
+    let sqlite = layout.target.join("bench/sqlite");
+    std::fs::create_dir_all(&sqlite).with_context(|| format!("cannot make {}", sqlite.display()))?;
+    command.env("POSTHASTE_BENCH_SQLITE_HOME", sqlite);
     let status = command.status().context("cannot run cargo")?;
     if !status.success() {
         bail!("the benchmarks ended with {status}");

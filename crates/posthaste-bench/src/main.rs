@@ -41,7 +41,7 @@ struct Arguments {
     /// Writes all figures to this file, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Writes a chart of each scenario to this directory, too.
+    /// Writes a chart of each scenario to this directory, and the tables to `figures.txt` there.
     #[arg(long, value_name = "DIRECTORY")]
     charts: Option<PathBuf>,
 }
@@ -54,7 +54,13 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let arguments = Arguments::parse();
-    runtime.block_on(run(arguments))
+    runtime.block_on(async {
+        tokio::select! {
+            done = run(arguments) => done,
+            // The servers end with what was begun, and their data with them.
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        }
+    })
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
@@ -81,14 +87,15 @@ async fn run(arguments: Arguments) -> Result<()> {
         scenario.run(&mut bench).await.with_context(|| scenario.title())?;
     }
     let report = bench.report;
-    println!("{}", report::tables(&report, &names));
-    println!("{}\n{}\n{}\n{}", report.command, report.date, report.machine, report.versions.join(", "));
+    let text = report::text(&report, &names);
+    println!("{text}");
     if let Some(file) = &arguments.json {
         let json = serde_json::to_string_pretty(&report)?;
         std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))?;
     }
     if let Some(directory) = &arguments.charts {
         std::fs::create_dir_all(directory)?;
+        std::fs::write(directory.join("figures.txt"), text)?;
         for (file, chart) in report::chart::charts(&report, &names) {
             let file = directory.join(file);
             std::fs::write(&file, chart).with_context(|| format!("cannot write {}", file.display()))?;

@@ -6,7 +6,7 @@
 mod limit_lease;
 mod limit_window;
 mod peers;
-mod posthaste;
+pub(crate) mod posthaste;
 
 use anyhow::Result;
 use async_trait::async_trait;

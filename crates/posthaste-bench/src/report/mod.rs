@@ -3,7 +3,7 @@
 pub(crate) mod chart;
 mod table;
 
-pub(crate) use table::tables;
+pub(crate) use table::text;
 
 use std::collections::BTreeMap;
 

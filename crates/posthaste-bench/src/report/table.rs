@@ -5,9 +5,11 @@ use std::fmt::Write as _;
 
 use super::{Figure, Ratios, Report, median};
 
-/// A table for each case, in the order of these contenders' names.
-pub(crate) fn tables(report: &Report, order: &[&str]) -> String {
-    let mut text = String::new();
+/// Where and when it was measured, and a table for each case, in the order of these contenders' names.
+pub(crate) fn text(report: &Report, order: &[&str]) -> String {
+    let Report { command, date, machine, versions, runs, .. } = report;
+    let median = if *runs == 1 { "one run".to_owned() } else { format!("medians of {runs} runs") };
+    let mut text = format!("{command}\n{date}, {machine}, {median}\n{}\n\n", versions.join(", "));
     for case in report.cases() {
         let figures = report.figures_of(case, order);
         text.push_str(&table(&format!("{}: {}", case.0.title(), case.1), &figures));
@@ -130,10 +132,10 @@ mod tests {
             more: BTreeMap::from([("log bytes/event", vec![10.0])]),
         };
         let report = Report {
-            command: String::new(),
-            date: String::new(),
-            machine: String::new(),
-            versions: Vec::new(),
+            command: "cargo xtask bench drain".to_owned(),
+            date: "2026-01-01".to_owned(),
+            machine: "2 × x".to_owned(),
+            versions: vec!["a 1".to_owned(), "b 2".to_owned()],
             runs: 3,
             figures: vec![
                 figure("posthaste stream", Class::Posthaste, Way::Cursor, &[900.0, 800.0, 1000.0]),
@@ -142,6 +144,10 @@ mod tests {
             left_out: vec!["peer: no reason".to_owned()],
         };
         let expected = "\
+cargo xtask bench drain
+2026-01-01, 2 × x, medians of 3 runs
+a 1, b 2
+
 drain: 1 worker   events/s  lowest–highest  of limit  log bytes/event
 ─────────────────────────────────────────────────────────────────────
 limit window         1 000     1 000–1 000      1.00            10.00
@@ -150,6 +156,6 @@ posthaste stream       900       800–1 000      0.90            10.00
 Left out:
   peer: no reason
 ";
-        assert_eq!(tables(&report, &["limit window", "posthaste stream"]), expected);
+        assert_eq!(text(&report, &["limit window", "posthaste stream"]), expected);
     }
 }

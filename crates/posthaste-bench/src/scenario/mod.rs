@@ -1,6 +1,7 @@
 //! What is measured: a file for each question.
 
 mod drain;
+mod elsewhere;
 mod enqueue;
 mod growth;
 mod idle;
@@ -40,6 +41,10 @@ pub(crate) enum Scenario {
     Idle,
     /// What a relay holds in memory.
     Memory,
+    /// Enqueue and drain on SQLite.
+    Sqlite,
+    /// Enqueue and drain on MariaDB.
+    MariaDb,
 }
 
 impl Scenario {
@@ -54,6 +59,8 @@ impl Scenario {
             Self::Pinned => "pinned xmin",
             Self::Idle => "idle",
             Self::Memory => "memory",
+            Self::Sqlite => "SQLite",
+            Self::MariaDb => "MariaDB",
         }
     }
 
@@ -68,6 +75,8 @@ impl Scenario {
             Self::Pinned => pinned::run(bench).await,
             Self::Idle => idle::run(bench).await,
             Self::Memory => memory::run(bench).await,
+            Self::Sqlite => elsewhere::sqlite(bench).await,
+            Self::MariaDb => elsewhere::mariadb(bench).await,
         }
     }
 }

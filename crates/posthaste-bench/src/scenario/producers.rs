@@ -29,14 +29,12 @@ impl Producers<'_> {
         for _ in 0..self.connections {
             let mut producer = self.installed.producer().await?;
             // Connections and prepared statements are there before the time runs.
-            let mut samples = take(&self.next, self.events);
-            producer.order(&samples).await?;
+            producer.order(&take(&self.next, self.events)).await?;
             let (done, orders, next, events) =
                 (Arc::clone(&done), Arc::clone(&orders), Arc::clone(&self.next), self.events);
             tasks.spawn(async move {
                 while !done.load(Ordering::Relaxed) {
-                    samples = take(&next, events);
-                    producer.order(&samples).await?;
+                    producer.order(&take(&next, events)).await?;
                     orders.fetch_add(1, Ordering::Relaxed);
                 }
                 anyhow::Ok(())
