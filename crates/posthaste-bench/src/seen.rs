@@ -38,6 +38,18 @@ impl Seen {
         }))
     }
 
+    /// For any numbers, which are only counted.
+    pub(crate) fn counting() -> Self {
+        Self::new(0)
+    }
+
+    /// Waits until so many have come, of any numbers.
+    pub(crate) async fn counts(&self, count: u64) {
+        while self.0.unknown.load(Ordering::Acquire) < count {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// The event with this number was delivered.
     pub(crate) fn number(&self, number: u64) {
         let inner = &*self.0;

@@ -6,7 +6,7 @@
 mod limit_lease;
 mod limit_window;
 mod peers;
-mod posthaste;
+pub(crate) mod posthaste;
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -75,6 +75,11 @@ pub(crate) trait Contender: Send + Sync {
         true
     }
 
+    /// With more workers than this nothing is different; it is left out then.
+    fn most_workers(&self) -> usize {
+        usize::MAX
+    }
+
     /// Its tables, as its own documentation sets them up, beside a table `orders` that is there. Whatever is there
     /// already is left as it is: a copy of a filled database is set up once more, and so is one by another process.
     async fn set_up(&self, database: &Database) -> Result<Box<dyn Installed>>;
@@ -118,4 +123,35 @@ pub(crate) fn all() -> Vec<Box<dyn Contender>> {
     all.extend(posthaste::all());
     all.extend(peers::all());
     all
+}
+
+/// The version of a crate that is measured, as the lock file has it.
+pub(crate) fn locked(name: &str) -> String {
+    let lock = include_str!("../../Cargo.lock");
+    let line = format!("name = \"{name}\"\nversion = \"");
+    let version = lock.split_once(&line).and_then(|(_, rest)| rest.split_once('"'));
+    format!("{name} {}", version.map_or("?", |(version, _)| version))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_different_and_versions_are_known() {
+        let all = all();
+        let names: HashSet<&str> = all.iter().map(|one| one.name()).collect();
+        assert_eq!(names.len(), all.len());
+        assert!(all.iter().all(|one| !one.version().ends_with('?')));
+    }
+
+    #[test]
+    fn everything_of_posthaste_has_a_limit() {
+        let all = all();
+        let limits: Vec<Way> =
+            all.iter().filter(|one| one.class() == Class::Limit).map(|one| one.way()).collect();
+        assert!(all.iter().all(|one| one.class() == Class::Peer || limits.contains(&one.way())));
+    }
 }

@@ -89,8 +89,8 @@ impl Postgres {
         Ok(database)
     }
 
-    /// A copy of a database that nobody is connected to. Its pages are in the log, so that the first change of each
-    /// is not, and all changes are written alike.
+    /// A copy of a database that nobody is connected to. From version 15 on its pages are in the log, so that the first change
+    /// of each is not, and all changes are written alike.
     pub(crate) async fn copy(&self, database: &Database) -> Result<Database> {
         self.copy_of(&database.name).await
     }
@@ -98,9 +98,11 @@ impl Postgres {
     async fn copy_of(&self, template: &str) -> Result<Database> {
         let name = format!("bench_{}", self.made.fetch_add(1, Ordering::Relaxed));
         let client = self.postgres().client().await?;
+        let version: String = client.query_one("SHOW server_version_num", &[]).await?.try_get(0)?;
+        let strategy = if version.as_str() < "150000" { "" } else { "STRATEGY wal_log" };
         let began = Instant::now();
         loop {
-            let create = format!("CREATE DATABASE {name} TEMPLATE {template} STRATEGY wal_log");
+            let create = format!("CREATE DATABASE {name} TEMPLATE {template} {strategy}");
             match client.batch_execute(&create).await {
                 Ok(()) => return Ok(self.of(&name)),
                 // Who has closed a connection is not waited for by the server.
