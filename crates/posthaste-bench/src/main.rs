@@ -1,7 +1,7 @@
 //! posthaste beside its limits and its peers, in one run on one machine: `cargo xtask bench`.
 
 #![allow(clippy::print_stdout, reason = "a command-line tool: its output is its purpose")]
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on has failed"))]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed"))]
 
 mod child;
 mod contender;
