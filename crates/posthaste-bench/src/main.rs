@@ -72,7 +72,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     versions.dedup();
     let runs = arguments.runs.unwrap_or(if arguments.quick { 1 } else { 3 });
     let report = Report {
-        command: command(),
+        command: command(std::env::args().skip(1)),
         date: machine::date()?,
         machine: machine::describe(),
         versions,
@@ -115,8 +115,39 @@ fn named(names: &[String]) -> Result<Vec<Box<dyn Contender>>> {
     Ok(all)
 }
 
-/// What was asked for, as one would ask again.
-fn command() -> String {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    format!("cargo xtask bench {}", arguments.join(" ")).trim_end().to_owned()
+/// What was asked for, as one would ask again; without where the figures go to.
+fn command(words: impl Iterator<Item = String>) -> String {
+    let mut command = "cargo xtask bench".to_owned();
+    let mut words = words;
+    while let Some(word) = words.next() {
+        let goes_to = ["--json", "--charts"];
+        if goes_to.contains(&word.as_str()) {
+            words.next();
+        } else if !goes_to.iter().any(|name| word.starts_with(&format!("{name}="))) {
+            command.push(' ');
+            let quoted = if word.contains(' ') { format!("'{word}'") } else { word };
+            command.push_str(&quoted);
+        }
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_without_where_its_figures_go() {
+        let words = "--quick drain --json x.json --charts=y --runs 3";
+        let told = command(words.split(' ').map(str::to_owned).chain(["limit lease".to_owned()]));
+        assert_eq!(told, "cargo xtask bench --quick drain --runs 3 'limit lease'");
+    }
+
+    #[test]
+    fn who_is_unknown_is_named_with_those_who_are_known() {
+        let error = named(&["no such".to_owned()]).err().map(|error| error.to_string()).unwrap();
+        assert!(error.contains("`no such`") && error.contains("posthaste stream"), "{error}");
+        let streams = named(&["stream".to_owned()]).unwrap();
+        assert!(!streams.is_empty() && streams.iter().all(|one| one.name().contains("stream")));
+    }
 }
