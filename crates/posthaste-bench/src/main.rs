@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
 
 use contender::{Class, Contender};
 use report::Report;
@@ -55,10 +56,12 @@ fn main() -> Result<()> {
     }
     let arguments = Arguments::parse();
     runtime.block_on(async {
+        let mut ended = signal(SignalKind::terminate())?;
         tokio::select! {
             done = run(arguments) => done,
             // The servers end with what was begun, and their data with them.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = ended.recv() => bail!("ended"),
         }
     })
 }
