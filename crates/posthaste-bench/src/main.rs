@@ -1,7 +1,7 @@
 //! posthaste beside its limits and its peers, in one run on one machine: `cargo xtask bench`.
 
 #![allow(clippy::print_stdout, reason = "a command-line tool: its output is its purpose")]
-#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on has failed"))]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on has failed"))]
 
 mod child;
 mod contender;
@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
 
 use contender::{Class, Contender};
 use report::Report;
@@ -55,10 +56,12 @@ fn main() -> Result<()> {
     }
     let arguments = Arguments::parse();
     runtime.block_on(async {
+        let mut ended = signal(SignalKind::terminate())?;
         tokio::select! {
             done = run(arguments) => done,
             // The servers end with what was begun, and their data with them.
             _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = ended.recv() => bail!("ended"),
         }
     })
 }
@@ -72,7 +75,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     versions.dedup();
     let runs = arguments.runs.unwrap_or(if arguments.quick { 1 } else { 3 });
     let report = Report {
-        command: command(),
+        command: command(std::env::args().skip(1)),
         date: machine::date()?,
         machine: machine::describe(),
         versions,
@@ -115,8 +118,39 @@ fn named(names: &[String]) -> Result<Vec<Box<dyn Contender>>> {
     Ok(all)
 }
 
-/// What was asked for, as one would ask again.
-fn command() -> String {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    format!("cargo xtask bench {}", arguments.join(" ")).trim_end().to_owned()
+/// What was asked for, as one would ask again; without where the figures go to.
+fn command(words: impl Iterator<Item = String>) -> String {
+    let mut command = "cargo xtask bench".to_owned();
+    let mut words = words;
+    while let Some(word) = words.next() {
+        let goes_to = ["--json", "--charts"];
+        if goes_to.contains(&word.as_str()) {
+            words.next();
+        } else if !goes_to.iter().any(|name| word.starts_with(&format!("{name}="))) {
+            command.push(' ');
+            let quoted = if word.contains(' ') { format!("'{word}'") } else { word };
+            command.push_str(&quoted);
+        }
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_told_without_where_its_figures_go() {
+        let words = "--quick drain --json x.json --charts=y --runs 3";
+        let told = command(words.split(' ').map(str::to_owned).chain(["limit lease".to_owned()]));
+        assert_eq!(told, "cargo xtask bench --quick drain --runs 3 'limit lease'");
+    }
+
+    #[test]
+    fn who_is_unknown_is_named_with_those_who_are_known() {
+        let error = named(&["no such".to_owned()]).err().map(|error| error.to_string()).unwrap();
+        assert!(error.contains("`no such`") && error.contains("posthaste stream"), "{error}");
+        let streams = named(&["stream".to_owned()]).unwrap();
+        assert!(!streams.is_empty() && streams.iter().all(|one| one.name().contains("stream")));
+    }
 }

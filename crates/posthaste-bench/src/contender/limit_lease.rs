@@ -112,7 +112,7 @@ impl Installed for InDatabase {
     }
 
     async fn deliver(&self, how: Delivering, seen: Seen) -> Result<Box<dyn Running>> {
-        let mut tasks = JoinSet::new();
+        let mut workers = Workers::default();
         for worker in 0..how.workers {
             let connect = async || -> Result<Client> {
                 let client = self.database.client().await?;
@@ -125,11 +125,11 @@ impl Installed for InDatabase {
             let holder = format!("limit-{worker}");
             let (sender, receiver) = mpsc::channel(AHEAD);
             let statement = settles.prepare(if self.lease.deletes { DELETE } else { SETTLE }).await?;
-            tasks.spawn(settle(settles, statement, holder.clone(), receiver));
+            workers.end.spawn(settle(settles, statement, holder.clone(), receiver));
             let statement = claims.prepare(CLAIM).await?;
-            tasks.spawn(claim(claims, statement, holder, how.batch as i64, sender, seen.clone()));
+            workers.cut_off.spawn(claim(claims, statement, holder, how.batch as i64, sender, seen.clone()));
         }
-        Ok(Box::new(Workers(tasks)))
+        Ok(Box::new(workers))
     }
 
     async fn close(self: Box<Self>) {
@@ -186,19 +186,26 @@ async fn settle(
     Ok(())
 }
 
-/// Tasks that are cut off when they are stopped.
-pub(super) struct Workers(pub(super) JoinSet<Result<()>>);
+/// Tasks that are stopped: some are cut off, and the others end by themselves after that.
+#[derive(Default)]
+pub(super) struct Workers {
+    pub(super) cut_off: JoinSet<Result<()>>,
+    pub(super) end: JoinSet<Result<()>>,
+}
 
 #[async_trait]
 impl Running for Workers {
     async fn stop(mut self: Box<Self>) -> Result<()> {
-        self.0.abort_all();
-        while let Some(ended) = self.0.join_next().await {
+        self.cut_off.abort_all();
+        while let Some(ended) = self.cut_off.join_next().await {
             match ended {
                 Ok(ended) => ended?,
                 Err(error) if error.is_cancelled() => {}
                 Err(error) => return Err(error.into()),
             }
+        }
+        while let Some(ended) = self.end.join_next().await {
+            ended??;
         }
         Ok(())
     }

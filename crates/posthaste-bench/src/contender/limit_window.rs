@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use async_trait::async_trait;
-use tokio::task::JoinSet;
 use tokio_postgres::{Client, Row, Statement};
 
 use super::limit_lease::{ByHand, Json, Workers};
@@ -116,7 +115,7 @@ impl Installed for InDatabase {
     }
 
     async fn deliver(&self, how: Delivering, seen: Seen) -> Result<Box<dyn Running>> {
-        let mut tasks = JoinSet::new();
+        let mut workers = Workers::default();
         for worker in 0..how.workers {
             let client = self.database.client().await?;
             if !self.window.durable {
@@ -139,9 +138,9 @@ impl Installed for InDatabase {
                 client,
                 seen: seen.clone(),
             };
-            tasks.spawn(reader.run());
+            workers.cut_off.spawn(reader.run());
         }
-        Ok(Box::new(Workers(tasks)))
+        Ok(Box::new(workers))
     }
 
     async fn close(self: Box<Self>) {

@@ -210,8 +210,12 @@ impl Producer for Service {
             sqlx::query(INSERT_ORDER).bind(customer).execute(&mut *tx).await?;
             match events {
                 [] => {}
-                [event] => drop(outbox.enqueue(&mut tx, as_event(event)?).await?),
-                events => drop(outbox.enqueue_all(&mut tx, as_events(events)?).await?),
+                [event] => {
+                    outbox.enqueue(&mut tx, as_event(event)?).await?;
+                }
+                events => {
+                    outbox.enqueue_all(&mut tx, as_events(events)?).await?;
+                }
             }
             return Ok(tx.commit().await?);
         }
@@ -219,8 +223,12 @@ impl Producer for Service {
         sqlx::query(INSERT_ORDER).bind(customer).execute(&mut *tx).await?;
         match events {
             [] => {}
-            [event] => drop(outbox.enqueue(&mut tx, as_event(event)?).await?),
-            events => drop(outbox.enqueue_all(&mut tx, as_events(events)?).await?),
+            [event] => {
+                outbox.enqueue(&mut tx, as_event(event)?).await?;
+            }
+            events => {
+                outbox.enqueue_all(&mut tx, as_events(events)?).await?;
+            }
         }
         tx.commit().await?;
         if self.link == Link::Notified && !events.is_empty() {

@@ -24,7 +24,7 @@ pub(crate) fn charts(report: &Report, order: &[&str]) -> Vec<(String, String)> {
 fn chart(report: &Report, scenario: Scenario, order: &[&str]) -> String {
     let mut body = String::new();
     let mut top = 14.0;
-    let title = format!("{}, {}", report.date, report.machine);
+    let title = format!("{}: {}, {}", report.command, report.date, report.machine);
     for case in report.cases().into_iter().filter(|case| case.0 == scenario) {
         let figures = report.figures_of(case, order);
         top = group(&mut body, &format!("{}: {}", scenario.title(), case.1), &figures, top);

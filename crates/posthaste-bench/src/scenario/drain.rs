@@ -5,6 +5,7 @@
 //! after a while, and its rate is that of what it has delivered until then.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -17,8 +18,8 @@ use crate::seen::Seen;
 use crate::server::Database;
 
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
-    let events = bench.pick(50_000, 200_000);
-    let patience = bench.pick(Duration::from_secs(2), Duration::from_secs(15));
+    let events = bench.pick(30_000, 200_000);
+    let patience = bench.pick(Duration::from_secs(1), Duration::from_secs(15));
     let cases: &[Delivering] = bench.pick(
         &[Delivering { batch: 1000, workers: 1 }, Delivering { batch: 1000, workers: 2 }],
         &[
@@ -56,10 +57,10 @@ async fn one(
     how: Delivering,
     patience: Duration,
 ) -> Result<Measured> {
-    if !filled.contains_key(&contender) {
-        filled.insert(contender, bench.filled(contender, events).await?);
-    }
-    let template = filled.get(&contender).context("it was filled")?;
+    let template = match filled.entry(contender) {
+        Entry::Occupied(filled) => filled.into_mut(),
+        Entry::Vacant(empty) => empty.insert(bench.filled(contender, events).await?),
+    };
     bench.server.checkpoint().await?;
     let database = bench.server.copy(template).await?;
     let measured = drain(bench.contenders[contender].as_ref(), &database, events, how, patience).await;

@@ -83,11 +83,7 @@ async fn run(bench: &mut Bench, scenario: Scenario, place: &Place, connections: 
             for events in [0, 1, 10] {
                 let next = Arc::new(AtomicU64::new(0));
                 let producers = Producers { installed: shop.as_ref(), connections, events, next };
-                let case = match events {
-                    0 => format!("the business transaction alone, {connections} connections"),
-                    1 => format!("1 event, {connections} connections"),
-                    events => format!("{events} events, {connections} connections"),
-                };
+                let case = producers.case();
                 let value = producers.run(slice).await?;
                 all.push(Measured {
                     case,

@@ -62,13 +62,8 @@ async fn one(
 ) -> Result<Measured> {
     let producers = Producers { installed, connections, events, next: Arc::new(AtomicU64::new(0)) };
     let rate = producers.run(slice).await?;
-    let with = match events {
-        0 => "the business transaction alone".to_owned(),
-        1 => "1 event".to_owned(),
-        events => format!("{events} events"),
-    };
     Ok(Measured {
-        case: format!("{with}, {connections} connections"),
+        case: producers.case(),
         unit: "transactions/s",
         better: Better::More,
         value: rate,

@@ -15,10 +15,12 @@ const HOW: Delivering = Delivering { workers: 1, batch: 1000 };
 
 /// Who takes longer to deliver the rows that are to be kept is left out.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// And if it is to be quick.
+const LITTLE: Duration = Duration::from_secs(4);
 
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     let kept: &[u64] = bench.pick(&[0, 30_000], &[0, 300_000, 2_000_000]);
-    let events = bench.pick(30_000, 200_000);
+    let events = bench.pick(10_000, 200_000);
     for contender in bench.order(Scenario::Growth, 0) {
         if bench.contenders[contender].way() == Way::LeaseDeleting {
             continue;
@@ -53,6 +55,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
 
 /// A database with so many delivered rows, and a backlog.
 async fn template(bench: &Bench, contender: usize, kept: u64, events: u64) -> Result<Database> {
+    let patience = bench.pick(LITTLE, PATIENCE);
     let database = bench.server.create().await?;
     let installed = bench.contenders[contender].set_up(&database).await?;
     if kept > 0 {
@@ -60,11 +63,11 @@ async fn template(bench: &Bench, contender: usize, kept: u64, events: u64) -> Re
         database.vacuum().await?;
         let seen = Seen::new(kept);
         let running = installed.deliver(HOW, seen.clone()).await?;
-        let delivered = seen.reaches(kept, PATIENCE).await;
+        let delivered = seen.reaches(kept, patience).await;
         running.stop().await?;
         ensure!(
             delivered,
-            "it takes more than {PATIENCE:?} to deliver the {kept} events that are to be kept"
+            "it takes more than {patience:?} to deliver the {kept} events that are to be kept"
         );
     }
     installed.fill(0, events).await?;
@@ -82,7 +85,7 @@ async fn one(
 ) -> Result<Measured> {
     bench.server.checkpoint().await?;
     let database = bench.server.copy(template).await?;
-    let patience = Duration::from_secs(15);
+    let patience = bench.pick(LITTLE, Duration::from_secs(15));
     let drained = drain::drain(bench.contenders[contender].as_ref(), &database, events, HOW, patience).await;
     bench.server.drop(database).await?;
     let (rate, _) = drained?;

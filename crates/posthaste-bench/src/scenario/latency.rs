@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 16;
 const WARM: u64 = 500;
 
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
-    let seconds = bench.pick(2, 20);
+    let seconds = bench.pick(1, 20);
     for run in 0..bench.runs {
         for contender in bench.order(Scenario::Latency, run) {
             let measured = one(bench, contender, seconds).await;

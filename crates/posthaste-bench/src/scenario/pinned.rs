@@ -15,19 +15,22 @@ const HOW: Delivering = Delivering { workers: 1, batch: 1000 };
 
 /// Who takes longer for what goes through meanwhile is left out.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// And if it is to be quick.
+const LITTLE: Duration = Duration::from_secs(4);
 
 /// Events that are written at a time, and delivered before the next.
 const ROUND: u64 = 5_000;
 
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
-    let events = bench.pick(20_000, 100_000);
+    let events = bench.pick(10_000, 100_000);
     // Ten minutes at 500 a second.
-    let meanwhile = bench.pick(20_000, 300_000);
+    let meanwhile = bench.pick(10_000, 300_000);
     for run in 0..bench.runs {
         for contender in bench.order(Scenario::Pinned, run) {
             let database = bench.server.create().await?;
             let contending = bench.contenders[contender].as_ref();
-            let measured = one(contending, &database, events, meanwhile).await;
+            let patience = bench.pick(LITTLE, PATIENCE);
+            let measured = one(contending, &database, events, meanwhile, patience).await;
             bench.note(Scenario::Pinned, contender, measured);
             bench.server.drop(database).await?;
         }
@@ -40,8 +43,9 @@ async fn one(
     database: &Database,
     events: u64,
     meanwhile: u64,
+    patience: Duration,
 ) -> Result<Measured> {
-    let before = drained(contender, database, events).await?;
+    let before = drained(contender, database, events, patience).await?;
     let old = database.client().await?;
     old.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()").await?;
     let installed = contender.set_up(database).await?;
@@ -53,14 +57,14 @@ async fn one(
         installed.fill(written, count).await?;
         written += count;
         ensure!(
-            seen.reaches(written, PATIENCE).await,
+            seen.reaches(written, patience).await,
             "of {meanwhile} events it has delivered {}",
             seen.count()
         );
     }
     running.stop().await?;
     installed.close().await;
-    let after = drained(contender, database, events).await?;
+    let after = drained(contender, database, events, patience).await?;
     drop(old);
     Ok(Measured {
         case: format!("{meanwhile} events while a transaction is open"),
@@ -71,11 +75,16 @@ async fn one(
     })
 }
 
-async fn drained(contender: &dyn Contender, database: &Database, events: u64) -> Result<f64> {
+async fn drained(
+    contender: &dyn Contender,
+    database: &Database,
+    events: u64,
+    patience: Duration,
+) -> Result<f64> {
     let installed = contender.set_up(database).await?;
     installed.fill(0, events).await?;
     installed.close().await;
     database.vacuum().await?;
-    let (rate, _) = drain::drain(contender, database, events, HOW, Duration::from_secs(30)).await?;
+    let (rate, _) = drain::drain(contender, database, events, HOW, patience).await?;
     Ok(rate)
 }

@@ -21,6 +21,17 @@ pub(super) struct Producers<'a> {
 }
 
 impl Producers<'_> {
+    /// What they do, in words.
+    pub(super) fn case(&self) -> String {
+        let with = match self.events {
+            0 => "the business transaction alone".to_owned(),
+            1 => "1 event".to_owned(),
+            events => format!("{events} events"),
+        };
+        let connections = if self.connections == 1 { "connection" } else { "connections" };
+        format!("{with}, {} {connections}", self.connections)
+    }
+
     /// Orders per second, over this time.
     pub(super) async fn run(&self, time: Duration) -> Result<f64> {
         let done = Arc::new(AtomicBool::new(false));

@@ -18,7 +18,7 @@ const CONNECTIONS: usize = 16;
 const MOST: u64 = 4_000_000;
 
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
-    let time = bench.pick(Duration::from_secs(1), Duration::from_secs(8));
+    let time = bench.pick(Duration::from_millis(500), Duration::from_secs(8));
     let events: &[u64] = bench.pick(&[1], &[1, 10]);
     for run in 0..bench.runs {
         for &events in events {
