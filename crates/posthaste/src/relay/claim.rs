@@ -293,7 +293,7 @@ impl Claimer {
         let engine = &self.engine;
         let until = claimed + engine.settings.lease;
         let held = engine.leases.hold(batch.events.iter().map(|claimed| (claimed.lease.clone(), until)));
-        let got = Instant::now();
+        let (got, age) = (Instant::now(), engine.ages());
         let jobs: Vec<Job> = batch
             .events
             .into_iter()
@@ -312,7 +312,7 @@ impl Claimer {
                     held,
                     source: Source::Claimed,
                     company: usize::MAX,
-                    age: engine.age(claimed.created_at),
+                    age: age(claimed.created_at),
                     got,
                     pass: self.pass.clone(),
                     turn: claimed.turn,

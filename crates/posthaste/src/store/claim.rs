@@ -1,6 +1,7 @@
 //! Claims: what a worker asks for and what it gets.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -212,7 +213,7 @@ impl ClaimedBatch {
 #[derive(Debug, Clone)]
 pub struct Claimed {
     /// The event as it was written.
-    pub event: Event,
+    pub event: Arc<Event>,
     /// The right to settle it.
     pub lease: Lease,
     /// When its row was written, by the database's clock.

@@ -196,7 +196,7 @@ impl Rows {
             };
             let mut event = row.event.clone();
             event.available = Available::At(row.available_at);
-            batch.events.push(Claimed { event, lease, created_at: row.created_at });
+            batch.events.push(Claimed { event: Arc::new(event), lease, created_at: row.created_at });
         }
         batch
     }
