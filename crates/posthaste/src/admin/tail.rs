@@ -69,7 +69,8 @@ pub struct Tail {
     at: OffsetDateTime,
     /// Found above it, and not passed yet: what has been written since some time is looked for once, not with each page.
     ahead: VecDeque<Arrival>,
-    /// What was known of transactions when it was found.
+    /// Whether there is more than that, and what was known of transactions when it was found.
+    more: bool,
     running: Running,
     missing: BTreeMap<i64, Missing>,
     /// Found, and not told yet: the database was gone in between.
@@ -141,6 +142,7 @@ impl Admin {
             after: 0,
             at: from,
             ahead: VecDeque::new(),
+            more: false,
             running: begun.running,
             missing: BTreeMap::new(),
             untold: Vec::new(),
@@ -167,15 +169,14 @@ impl Tail {
     /// What has been committed since the last look.
     pub async fn look(&mut self) -> Result<Committed> {
         let now = self.store.now().await?;
-        let mut more = false;
         if self.ahead.is_empty() {
             let sought = Sought::After { sequence: self.after, written: self.at, limit: FAR };
             let arrived = self.store.arrivals(sought).await?;
-            (more, self.running) = (arrived.more, arrived.running);
+            (self.more, self.running) = (arrived.more, arrived.running);
             self.ahead = arrived.rows.into();
         }
         let page: Vec<Arrival> = self.ahead.drain(..self.ahead.len().min(PAGE)).collect();
-        let more = more || !self.ahead.is_empty();
+        let more = self.more || !self.ahead.is_empty();
         let overlooked = self.pass(&page, self.running, now);
         self.untold.extend(page.iter().map(|row| row.id));
         self.look_for_missing().await?;

@@ -100,15 +100,20 @@ enum Which<'a> {
 impl Queue<'_> {
     /// The newest by their time, from the end backwards.
     async fn newest(&mut self, limit: usize, since: OffsetDateTime) -> sqlx::Result<Vec<Arrival>> {
-        let (mut rows, mut width, mut until) = (Vec::new(), FIRST, None);
+        let (mut rows, mut width, mut until, mut crowded) = (Vec::new(), FIRST, None, since);
         loop {
-            let end = until.unwrap_or(self.now);
-            let from = end.checked_sub(width).unwrap_or(since).max(since);
+            let end: OffsetDateTime = until.unwrap_or(self.now);
+            let mut from = end.checked_sub(width).unwrap_or(since).max(since);
+            if crowded > since && crowded < end {
+                // There was too much from there on: half of the way is not tried in vain again.
+                from = from.max(crowded + (end - crowded) / 2);
+            }
             let span = Span { from, until };
             let mut found = self.read(span, Which::Any).await?;
             if found.len() > MOST {
-                if width > NARROWEST {
-                    width = (width / NARROWER).max(NARROWEST);
+                if end - from > NARROWEST {
+                    crowded = from;
+                    width = ((end - from) / NARROWER).max(NARROWEST);
                     continue;
                 }
                 found = self.read(span, Which::Highest(limit)).await?;
@@ -142,17 +147,29 @@ impl Queue<'_> {
             rows.truncate(limit);
             (rows, more)
         };
-        let all = self.read(Span { from: written - SLACK, until: None }, Which::Any).await?;
-        if all.len() <= MOST {
-            return Ok(above(all));
+        let mut all = Vec::new();
+        for from in [written - SLACK, written] {
+            all = self.read(Span { from, until: None }, Which::Any).await?;
+            if all.len() <= MOST {
+                return Ok(above(all));
+            }
         }
-        let (mut from, mut width) = (written, FIRST);
+        // Some of them were found, most likely the first: half of those is a slice that should be small enough.
+        all.sort_unstable_by_key(|row| row.created_at);
+        let half = all.get(MOST / 2).map_or(FIRST, |row| row.created_at - written);
+        let (mut from, mut width, mut crowded) = (written, half.max(NARROWEST), None::<OffsetDateTime>);
         while from <= self.now {
-            let span = Span { from, until: from.checked_add(width) };
+            let mut until = from.checked_add(width).unwrap_or(self.now + FIRST);
+            if let Some(crowded) = crowded.filter(|crowded| *crowded > from) {
+                let half: Duration = (crowded - from) / 2;
+                until = until.min(from + half.max(NARROWEST));
+            }
+            let span = Span { from, until: Some(until) };
             let mut found = self.read(span, Which::Any).await?;
             if found.len() > MOST {
-                if width > NARROWEST {
-                    width = (width / NARROWER).max(NARROWEST);
+                if until - from > NARROWEST {
+                    crowded = Some(until);
+                    width = ((until - from) / NARROWER).max(NARROWEST);
                     continue;
                 }
                 found = self.read(span, Which::LowestAbove(sequence, limit)).await?;
@@ -161,7 +178,7 @@ impl Queue<'_> {
             if !rows.is_empty() {
                 return Ok((rows, true));
             }
-            from = span.until.unwrap_or(self.now);
+            from = until;
             width = width.saturating_mul(WIDER);
         }
         Ok((Vec::new(), false))
@@ -180,11 +197,9 @@ impl Queue<'_> {
     async fn read(&mut self, span: Span, which: Which<'_>) -> sqlx::Result<Vec<Arrival>> {
         let mut query = QueryBuilder::new("SELECT seq, id, created_at FROM ");
         query.push(self.table.quoted('"')).push(" WHERE created_at >= ").push_bind(span.from);
-        // A bound that says nothing makes the planner think of few rows, and of the index.
-        match span.until {
-            Some(until) => query.push(" AND created_at < ").push_bind(until),
-            None => query.push(" AND created_at < '10000-01-01 00:00:00+00'"),
-        };
+        if let Some(until) = span.until {
+            query.push(" AND created_at < ").push_bind(until);
+        }
         match which {
             Which::Any => push_limit(&mut query, MOST as i64 + 1),
             Which::Highest(limit) => {

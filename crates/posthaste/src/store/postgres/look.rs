@@ -17,30 +17,44 @@ pub(super) struct Look {
 }
 
 enum Connection {
-    Unlimited(PoolConnection<Postgres>),
-    Limited(Transaction<'static, Postgres>),
+    Plain(PoolConnection<Postgres>),
+    InTransaction(Transaction<'static, Postgres>),
 }
 
 impl Look {
     /// Each of its statements may take this long.
     pub(super) async fn begin(pool: &PgPool, within: Option<Duration>) -> sqlx::Result<Self> {
         let connection = match within {
-            None => Connection::Unlimited(pool.acquire().await?),
-            Some(limit) => Connection::Limited(limited(pool.clone(), limit).await?),
+            None => Connection::Plain(pool.acquire().await?),
+            Some(limit) => Connection::InTransaction(transaction(pool, limited(limit)).await?),
         };
+        Ok(Self { connection, began: Instant::now() })
+    }
+
+    /// The same, where the planner must not think that to read the whole table is cheaper than the index on the time that
+    /// rows were written: without statistics it always does.
+    pub(super) async fn begin_by_time(pool: &PgPool, within: Option<Duration>) -> sqlx::Result<Self> {
+        let mut settings = "SET LOCAL enable_seqscan = off; ".to_owned();
+        settings += &within.map(limited).unwrap_or_default();
+        let connection = Connection::InTransaction(transaction(pool, settings).await?);
         Ok(Self { connection, began: Instant::now() })
     }
 }
 
-async fn limited(pool: PgPool, limit: Duration) -> sqlx::Result<Transaction<'static, Postgres>> {
+fn limited(limit: Duration) -> String {
     let millis = limit.as_millis().clamp(1, i32::MAX as u128);
-    let begin = format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SELECT set_config('statement_timeout', '{millis}', true) \
-         WHERE current_setting('statement_timeout')::interval NOT BETWEEN interval '1 microsecond' AND interval '1 millisecond' * {millis}"
-    );
+    format!(
+        "SELECT set_config('statement_timeout', '{millis}', true) WHERE current_setting('statement_timeout')::interval \
+         NOT BETWEEN interval '1 microsecond' AND interval '1 millisecond' * {millis}"
+    )
+}
+
+async fn transaction(pool: &PgPool, settings: String) -> sqlx::Result<Transaction<'static, Postgres>> {
+    let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {settings}"));
+    let pool = pool.clone();
     // A task of its own goes on when nobody waits for it: sqlx puts the connection of a begin that was dropped half-way
     // back into the pool as it is, in the middle of a transaction.
-    let begun = tokio::spawn(async move { pool.begin_with(AssertSqlSafe(begin)).await });
+    let begun = tokio::spawn(async move { pool.begin_with(begin).await });
     begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
 }
 
@@ -49,8 +63,8 @@ impl Deref for Look {
 
     fn deref(&self) -> &PgConnection {
         match &self.connection {
-            Connection::Unlimited(connection) => connection,
-            Connection::Limited(transaction) => transaction,
+            Connection::Plain(connection) => connection,
+            Connection::InTransaction(transaction) => transaction,
         }
     }
 }
@@ -58,8 +72,8 @@ impl Deref for Look {
 impl DerefMut for Look {
     fn deref_mut(&mut self) -> &mut PgConnection {
         match &mut self.connection {
-            Connection::Unlimited(connection) => connection,
-            Connection::Limited(transaction) => transaction,
+            Connection::Plain(connection) => connection,
+            Connection::InTransaction(transaction) => transaction,
         }
     }
 }

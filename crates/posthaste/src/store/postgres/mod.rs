@@ -344,7 +344,11 @@ impl Store for PostgresStore {
 
     async fn arrivals(&self, sought: Sought<'_>) -> Result<Arrivals> {
         let mode = self.known_mode().await?;
-        let mut look = self.look().await?;
+        let look = match mode {
+            Mode::Queue => Look::begin_by_time(&self.pool, self.within).await,
+            Mode::Stream(_) => Look::begin(&self.pool, self.within).await,
+        };
+        let mut look = look.map_err(|e| self.error(e))?;
         let answer = arrivals::arrivals(&mut look, &self.table, mode, sought).await;
         self.looked(&look, "new events", answer)
     }

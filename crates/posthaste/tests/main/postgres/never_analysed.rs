@@ -152,62 +152,6 @@ async fn op6_a_backlog_that_was_never_analysed_is_claimed_and_counted_by_the_ind
 }
 
 #[tokio::test]
-async fn op1_following_a_queue_from_far_back_reads_little_more_than_it_shows() {
-    const OLD: i64 = 300_000;
-    let db = Db::new(Kind::Postgres).await;
-    db.execute("ALTER TABLE outbox SET (autovacuum_enabled = off)").await.unwrap();
-    // Written within a month, in bursts and one by one.
-    db.execute(format!(
-        "INSERT INTO outbox (topic, payload, created_at)
-         SELECT 'old', '1', now() - interval '30 days' + CASE WHEN n % 100000 < 90000 THEN n / 100000 * 10 * interval '1 day'
-                            + n % 100000 * interval '1 millisecond' ELSE n * 8 * interval '1 second' END
-           FROM generate_series(1, {OLD}) AS n"
-    ))
-    .await
-    .unwrap();
-    db.execute("SELECT brin_summarize_new_values('outbox_created')").await.unwrap();
-    let mut counting = Counting::new(&db).await;
-    let admin = counting.admin();
-    let since = admin.now().await.unwrap() - 31 * 24 * 60 * MINUTE;
-    let mut tail = None;
-    let begin = async {
-        tail = Some(admin.tail(Filter::all(), Some(since)).await?);
-        Ok(())
-    };
-    // Of 300 000, and in ranges of some thousands.
-    counting.reads("the beginning", 60_000, begin).await;
-    let mut tail = tail.unwrap();
-    let mut seen = Vec::new();
-    while seen.len() < 10_000 {
-        let page = async {
-            seen.extend(tail.look().await?.events.iter().map(|record| record.sequence));
-            Ok(())
-        };
-        counting.reads("a page", 400, page).await;
-    }
-    assert_eq!(seen, (OLD - 9999..=OLD).collect::<Vec<_>>());
-    let look = async { tail.look().await.map(|looked| assert_eq!(looked.events, [])) };
-    counting.reads("a look at nothing new", 10_000, look).await;
-    // Far more than are held at once is committed at once.
-    db.execute("INSERT INTO outbox (topic, payload) SELECT 'new', '1' FROM generate_series(1, 50000)")
-        .await
-        .unwrap();
-    let mut more = 0;
-    while more < 50_000 {
-        let page = async {
-            let looked = tail.look().await?;
-            assert!(looked.more || more + looked.events.len() >= 50_000, "it stops at {more}");
-            more += looked.events.len();
-            Ok(())
-        };
-        counting.reads("a page of many", 60_000, page).await;
-    }
-    assert_eq!(more, 50_000, "none twice");
-    counting.done().await;
-    db.drop_everything().await;
-}
-
-#[tokio::test]
 async fn op6_of_many_dead_events_no_more_are_read_than_are_shown_or_changed() {
     let db = never_analysed().await;
     db.execute(
