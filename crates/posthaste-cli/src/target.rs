@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use posthaste::TableName;
 use posthaste::store::{self, Dialect, Store};
@@ -17,6 +18,9 @@ use sqlx::sqlite::SqliteConnectOptions;
 use crate::config::settings::DatabaseSettings;
 use crate::exit::Exit;
 use crate::failure::Failure;
+
+/// How long a listing may take: the database ends it then, also when Ctrl-C has ended this program before.
+pub(crate) const LOOK: Duration = Duration::from_secs(60);
 
 /// A database and a table in it. Its URL may hold a password: there is no way to show it.
 pub(crate) struct Target {

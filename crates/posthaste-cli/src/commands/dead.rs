@@ -16,7 +16,7 @@ use crate::args::{Dead, DeadOnes, Listing, Which};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::json::{self, EventJson};
-use crate::target::Target;
+use crate::target::{LOOK, Target};
 
 /// Runs one of its commands.
 pub(super) async fn run(target: &Target, command: Dead, out: &mut impl Write) -> Result<Exit, Failure> {
@@ -35,7 +35,7 @@ async fn list(
     out: &mut impl Write,
 ) -> Result<Exit, Failure> {
     let all = which.is_all();
-    let admin = Admin::new(target.open().await?);
+    let admin = Admin::new(target.open().await?).within(LOOK);
     let now = admin.now().await?;
     let page = Page { newest_first: !listing.oldest_first, ..Page::first(listing.limit) };
     let records = admin.dead_letters(&which.filter(now), page).await?;
@@ -97,7 +97,7 @@ async fn mend(target: &Target, ones: DeadOnes, deed: Deed, out: &mut impl Write)
             return Err(Failure::new(Exit::Usage, message));
         }
     }
-    let admin = Admin::new(target.open().await?);
+    let admin = Admin::new(target.open().await?).within(LOOK);
     let now = admin.now().await?;
     let filter = match id {
         Some(id) => {

@@ -11,7 +11,7 @@ use crate::args::{Events, List};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::json::{self, EventJson};
-use crate::target::Target;
+use crate::target::{LOOK, Target};
 use crate::{table, when};
 
 /// Runs one of its commands.
@@ -30,7 +30,7 @@ async fn list(target: &Target, list: List, out: &mut impl Write) -> Result<Exit,
     let mut filter = which.filter(now);
     filter.status = status;
     let page = Page { newest_first: !listing.oldest_first, ..Page::first(listing.limit) };
-    let records = store.list(&filter, page).await?;
+    let records = store.within(LOOK).list(&filter, page).await?;
     if listing.json {
         json::write(out, &records.iter().map(EventJson::new).collect::<Vec<_>>())?;
     } else if records.is_empty() {

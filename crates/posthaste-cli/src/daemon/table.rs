@@ -18,6 +18,15 @@ use crate::target::Target;
 /// How long a server that is away is left alone between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How long somebody's look through HTTP may take.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How long a database has to say that it is there.
+pub(crate) const PROBE: Duration = Duration::from_secs(2);
+
+/// Connections of a relay on SQLite.
+const OF_FILE: u32 = 2;
+
 /// What stands for an interval that never ends: a relay that is not to purge sleeps through it.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
@@ -35,7 +44,10 @@ pub(crate) struct Table {
 pub(crate) struct Opened {
     /// For looking and mending; the relay has connections of its own.
     pub(crate) store: Arc<dyn Store>,
+    /// The same, for no longer than a request may look.
     pub(crate) admin: Admin,
+    /// A connection that nobody's look can take, to ask whether the database is there.
+    pub(crate) probed: Arc<dyn Store>,
     /// Whether its file was made just now.
     pub(crate) created: bool,
     relay: OnceLock<Relay>,
@@ -43,7 +55,9 @@ pub(crate) struct Opened {
 
 impl Opened {
     pub(crate) fn new(store: Arc<dyn Store>, created: bool) -> Self {
-        Self { admin: Admin::new(Arc::clone(&store)), store, created, relay: OnceLock::new() }
+        let admin = Admin::new(store.within(LOOK));
+        let probed = store.with_connections(1);
+        Self { store, admin, probed, created, relay: OnceLock::new() }
     }
 }
 
@@ -144,7 +158,11 @@ impl Table {
             opened.store.stats(1).await.map_err(missing)?;
             return Ok(());
         }
-        let store = self.relays_store.get_or_init(|| opened.store.dedicated());
+        let store = self.relays_store.get_or_init(|| match opened.store.dialect() {
+            // Who shares a file's connections with those who look waits for them.
+            Dialect::Sqlite => opened.store.with_connections(OF_FILE),
+            _ => opened.store.dedicated(),
+        });
         let relay = self.builder(Relay::on(Arc::clone(store)), settings, sinks).build()?;
         relay.start().await.map_err(missing)?;
         let _ = opened.relay.set(relay);
@@ -217,6 +235,7 @@ impl Table {
             store.close().await;
         }
         if let Some(opened) = self.opened.get() {
+            opened.probed.close().await;
             opened.store.close().await;
         }
     }

@@ -32,6 +32,7 @@ pub(super) enum Kind {
     UnsupportedMediaType,
     Invalid,
     Unconfirmed,
+    TooSlow,
     Internal,
     Unavailable,
 }
@@ -51,6 +52,7 @@ impl Kind {
             Self::UnsupportedMediaType => ("unsupported_media_type", StatusCode::UNSUPPORTED_MEDIA_TYPE),
             Self::Invalid => ("invalid", StatusCode::UNPROCESSABLE_ENTITY),
             Self::Unconfirmed => ("unconfirmed", StatusCode::UNPROCESSABLE_ENTITY),
+            Self::TooSlow => ("too_slow", StatusCode::UNPROCESSABLE_ENTITY),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR),
             Self::Unavailable => ("unavailable", StatusCode::SERVICE_UNAVAILABLE),
         }
@@ -88,6 +90,8 @@ impl From<posthaste::Error> for Problem {
     fn from(error: posthaste::Error) -> Self {
         let kind = match (error.kind(), Exit::from(error.kind())) {
             (ErrorKind::PayloadTooLarge { .. }, _) => Kind::TooLarge,
+            // Asking for the same again would take as long again: whoever asks has to ask for less.
+            (ErrorKind::TooSlow, _) => Kind::TooSlow,
             (ErrorKind::Conflict, _) | (_, Exit::Database | Exit::Table) => Kind::Unavailable,
             (_, Exit::BadInput) => Kind::Invalid,
             _ => Kind::Internal,
