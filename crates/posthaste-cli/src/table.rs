@@ -28,7 +28,7 @@ const REMARK: u16 = 60;
 pub(crate) enum Column {
     /// Keep its width.
     Rigid(&'static str),
-    /// Be cut, down to [`NARROWEST`].
+    /// Be cut, down to [`NARROWEST`]; if there is no other way, all but the first such column vanish.
     Soft(&'static str),
     /// Keep its width, or vanish from a terminal that is narrower than [`NARROW`].
     Spare(&'static str),
@@ -170,10 +170,12 @@ fn laid_out(columns: &[Column], rows: Vec<Vec<Cell>>, width: Option<u16>) -> Str
         crossterm::style::force_color_output(true);
         table.enforce_styling();
     }
-    table.set_header(columns.iter().map(|column| {
+    let mut header = Row::from(columns.iter().map(|column| {
         let name = comfy_table::Cell::new(column.name());
         if coloured { name.add_attribute(Attribute::Bold) } else { name }
     }));
+    header.max_height(1);
+    table.set_header(header);
     for row in rows {
         let mut line = Row::from(row.into_iter().map(|cell| cell.styled(coloured)).collect::<Vec<_>>());
         line.max_height(1);
@@ -186,7 +188,7 @@ fn laid_out(columns: &[Column], rows: Vec<Vec<Cell>>, width: Option<u16>) -> Str
         column.set_constraint(match kind {
             _ if hidden => ColumnConstraint::Hidden,
             Rigid(_) | Spare(_) | Extra(_) => ColumnConstraint::ContentWidth,
-            Soft(_) => ColumnConstraint::LowerBoundary(Width::Fixed(NARROWEST.min(width))),
+            Soft(_) => ColumnConstraint::LowerBoundary(Width::Fixed(NARROWEST.min(width + SPACE))),
         });
     }
     table.trim_fmt() + "\n"
@@ -201,7 +203,12 @@ fn hidden(columns: &[Column], widths: &[u16], terminal: Option<u16>) -> Vec<bool
         Soft(_) => NARROWEST.min(widths[at] + SPACE),
         _ => widths[at] + SPACE,
     };
-    for at in (0..columns.len()).rev().filter(|at| matches!(columns[*at], Extra(_))) {
+    let extras = (0..columns.len()).rev().filter(|at| matches!(columns[*at], Extra(_)));
+    // What can be cut no further is worth less than what cannot be cut, but for the first such column.
+    let mut soft: Vec<usize> =
+        (0..columns.len()).filter(|at| matches!(columns[*at], Soft(_))).skip(1).collect();
+    soft.reverse();
+    for at in extras.chain(soft) {
         let shown = (0..columns.len()).filter(|at| !hidden[*at]);
         if shown.map(least).sum::<u16>() <= terminal {
             break;

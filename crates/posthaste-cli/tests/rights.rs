@@ -199,6 +199,9 @@ fn op1_a_table_that_is_no_outbox_is_not_to_be_migrated() {
             db.run(["--table", &orders].into_iter().chain(command.iter().copied()))
                 .fails(5, &format!("table {orders} exists and is no outbox"));
         }
+        let doctor = db.run(["--table", &orders, "doctor"]);
+        assert!(doctor.code == 1 && doctor.out.contains("exists and is no outbox"), "{doctor:?}");
+        assert!(!doctor.out.contains("migrate up"), "{doctor:?}");
         let relay = db.run(["--table", &orders, "relay"]).exits(5);
         assert!(relay.err.contains("is no outbox"), "{relay:?}");
     }

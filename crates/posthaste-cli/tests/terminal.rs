@@ -29,7 +29,7 @@ fn plain(text: &str) -> String {
 #[test]
 fn op1_a_listing_fits_the_terminal_and_is_whole_in_a_pipe() {
     let db = with_long_names();
-    for columns in [80, 90, 120] {
+    for columns in [66, 70, 80, 90, 120] {
         let seen = plain(&Dir::run_on_screen(db.command(["events", "list"]), columns).exits(0).out);
         assert_eq!(seen.lines().count(), 2, "a line for each event: {seen}");
         assert!(seen.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {seen}");
@@ -74,7 +74,7 @@ fn op1_colours_are_used_where_they_are_wanted() {
 /// A table with a dead event whose error is long.
 fn with_a_dead_one() -> Db {
     let db = Db::with_table(Kind::Sqlite, "queue");
-    db.enqueue("order.placed.v1", "order/0123456789");
+    db.enqueue("order.placed.v1", "order/1");
     db.sql(
         "UPDATE outbox SET outcome = 'dead', settled_at = created_at, attempts = 25, \
          last_error = 'the shop answered 422 Unprocessable Entity: the field customer is missing'",
