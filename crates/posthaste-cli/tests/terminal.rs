@@ -157,7 +157,7 @@ fn op1_the_live_line_of_the_demo_fits_the_terminal() {
     let text = Dir::run_on_screen(dir.command(["demo", "--for", "3s"]), 60).exits(0).out;
     let live = |line: &&str| line.contains("orders: ") && line.contains("committed,");
     // Drawn in place: what is between two movements of the cursor is one picture of the line.
-    let pictures: Vec<String> = text.split(['\r', '\n']).map(|part| plain_of_moves(part)).collect();
+    let pictures: Vec<String> = text.split(['\r', '\n']).map(plain_of_moves).collect();
     let lines: Vec<&str> = pictures.iter().map(String::as_str).filter(live).collect();
     assert!(!lines.is_empty(), "{text:?}");
     assert!(lines.iter().all(|line| line.chars().count() <= 60), "{lines:?}");

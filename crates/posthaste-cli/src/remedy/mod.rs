@@ -35,7 +35,7 @@ pub(crate) enum Need {
 /// The failure of a command on these tables, with what to do about it.
 pub(crate) async fn of(failure: Failure, targets: &[Target], need: Need) -> Failure {
     let Some(error) = failure.library() else { return failure };
-    let named = |target: &&Target| error.message().contains(&format!("table {}", target.table()));
+    let named = |target: &&Target| error.message().contains(&format!("table {} ", target.table()));
     let Some(target) = targets.iter().find(named).or(targets.first()) else { return failure };
     let store = target.opened();
     match advice(error, target, store.as_deref(), need).await {
