@@ -126,7 +126,9 @@ fn with_remarks(
             below.enforce_styling();
         }
         below.add_row([Cell::new(shown, remark.tone).styled(coloured)]);
-        below.column_iter_mut().for_each(|column| drop(column.set_padding((SPACE, 0))));
+        for column in below.column_iter_mut() {
+            column.set_padding((SPACE, 0));
+        }
         let shown = below.trim_fmt();
         text += &format!("{line}\n{shown}\n");
     }

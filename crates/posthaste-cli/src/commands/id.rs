@@ -112,9 +112,11 @@ mod tests {
 
     #[test]
     fn op1_a_beginning_of_an_id_is_a_range() {
-        let Ok(Id::Beginning(_, low, high)) = Id::read("0190a6b0-00") else { panic!("a beginning") };
-        assert_eq!(low.to_string(), "0190a6b0-0000-0000-0000-000000000000");
-        assert_eq!(high.to_string(), "0190a6b0-00ff-ffff-ffff-ffffffffffff");
+        let range = match Id::read("0190a6b0-00") {
+            Ok(Id::Beginning(_, low, high)) => [low, high].map(|id| id.to_string()),
+            _ => Default::default(),
+        };
+        assert_eq!(range, ["0190a6b0-0000-0000-0000-000000000000", "0190a6b0-00ff-ffff-ffff-ffffffffffff"]);
         assert!(matches!(Id::read("01ARZ3NDEKTSV4RRFFQ69G5FAV"), Ok(Id::Whole(_))));
         assert!(matches!(Id::read("0190A6B0"), Ok(Id::Beginning(..))));
         for text in ["", "7", "0190a6b", "order/42", "0190a6b0-zzzz", "0190a6b0 0000"] {
