@@ -2,11 +2,13 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::Arc;
 
-use posthaste::event::parse_id;
+use posthaste::Admin;
 use posthaste::store::{Filter, Page, Record};
 use time::OffsetDateTime;
 
+use super::id::Id;
 use crate::args::{Events, List};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -43,8 +45,9 @@ async fn list(target: &Target, list: List, out: &mut impl Write) -> Result<Exit,
 }
 
 async fn show(target: &Target, id: &str, json: bool, out: &mut impl Write) -> Result<Exit, Failure> {
-    let id = parse_id(id)?;
+    let id = Id::read(id)?;
     let store = target.open().await?;
+    let id = id.resolve(target, &Admin::new(Arc::clone(&store)), &Filter::all()).await?;
     let Some(record) = store.get(id).await? else {
         let message =
             format!("table {} has no event {id}; list them with `posthaste events list`", target.table());

@@ -10,9 +10,10 @@ use posthaste::store::{self, Dialect, Store};
 use posthaste::{Admin, ErrorKind, Relay};
 
 use super::routes::TableRoutes;
-use crate::config::settings::{DatabaseSettings, Settings, TableSettings};
+use crate::config::settings::{Settings, TableSettings};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::remedy::{self, Need};
 use crate::target::Target;
 
 /// How long a server that is away is left alone between two tries.
@@ -88,19 +89,32 @@ impl Table {
     /// Reaches its database, waiting for a server that is away, and makes the table where that is wanted.
     pub(super) async fn open(&self, settings: &Settings) -> Result<(), Failure> {
         let (database, name) = (&settings.database, self.settings.name.to_string());
-        let migrate = self.settings.migrate || database.embedded;
-        let target = Target::new(&DatabaseSettings { table: name.clone(), ..database.clone() })?;
+        let target = Target::new(&database.with_table(name.clone()))?;
         let missing = target.missing_file();
-        if let Some(file) = missing.as_ref().filter(|_| !migrate) {
+        if let Some(file) = missing.as_ref().filter(|_| !self.settings.migrate && !target.creates_itself()) {
             let message = format!(
-                "there is no database file {}; create it with `posthaste migrate up` and the same --database, or start \
-                 the relay with --migrate",
-                file.display()
+                "there is no database file {}; create it with {}, or start the relay with --migrate",
+                file.display(),
+                target.migration()
             );
             return Err(Failure::new(Exit::Table, message));
         }
-        let store = self.reach(database.url.reveal(), &name, target.dialect()).await?;
-        if migrate {
+        let store = match self.reach(database.url.reveal(), &name, target.dialect()).await {
+            Ok(store) => store,
+            Err(failure) => return Err(explained(failure, &target, None).await),
+        };
+        if let Err(failure) = self.make(&*store, &target).await {
+            return Err(explained(failure, &target, Some(&*store)).await);
+        }
+        // Opened once: `start` is called once.
+        let _ = self.opened.set(Opened::new(store, missing.is_some()));
+        Ok(())
+    }
+
+    /// Makes the table or brings it up to date, where that is wanted.
+    async fn make(&self, store: &dyn Store, target: &Target) -> Result<(), Failure> {
+        let name = self.settings.name.to_string();
+        if self.settings.migrate || target.makes_itself(store).await? {
             let applied = match self.settings.mode {
                 Some(mode) => store.migrate_up_as(mode).await?,
                 None => store.migrate_up().await?,
@@ -118,8 +132,6 @@ impl Table {
                 "the table was made in another mode than the configuration says"
             );
         }
-        // Opened once: `start` is called once.
-        let _ = self.opened.set(Opened::new(store, missing.is_some()));
         Ok(())
     }
 
@@ -153,9 +165,29 @@ impl Table {
         sinks: &BTreeMap<String, Arc<dyn Sink>>,
     ) -> Result<(), Failure> {
         let Some(opened) = self.opened.get() else { return Ok(()) };
+        let target = Target::new(&settings.database.with_table(self.settings.name.to_string()))?;
+        if let Err(failure) = self.begin(opened, settings, sinks).await {
+            return Err(explained(failure, &target, Some(&*opened.store)).await);
+        }
+        if !self.settings.relayed {
+            return Ok(());
+        }
+        // It would begin, and never settle anything.
+        match remedy::unfit(&target, &*opened.store).await {
+            Some((exit, message)) => Err(Failure::new(exit, message)),
+            None => Ok(()),
+        }
+    }
+
+    async fn begin(
+        &self,
+        opened: &Opened,
+        settings: &Settings,
+        sinks: &BTreeMap<String, Arc<dyn Sink>>,
+    ) -> Result<(), Failure> {
         if !self.settings.relayed {
             // A table that is only purged is not asked for until then.
-            opened.store.stats(1).await.map_err(missing)?;
+            opened.store.stats(1).await?;
             return Ok(());
         }
         let store = self.relays_store.get_or_init(|| match opened.store.dialect() {
@@ -164,7 +196,7 @@ impl Table {
             _ => opened.store.dedicated(),
         });
         let relay = self.builder(Relay::on(Arc::clone(store)), settings, sinks).build()?;
-        relay.start().await.map_err(missing)?;
+        relay.start().await?;
         let _ = opened.relay.set(relay);
         Ok(())
     }
@@ -241,12 +273,13 @@ impl Table {
     }
 }
 
-/// An error of the start; of a missing table it says what a relay can do about it, too.
-fn missing(error: posthaste::Error) -> Failure {
-    match error.kind() {
-        ErrorKind::TableMissing => {
-            Failure::new(Exit::Table, format!("{error}, or start the relay with --migrate"))
-        }
-        _ => error.into(),
+/// A failure of the start with what to do about it; of a missing table, what a relay can do, too.
+async fn explained(failure: Failure, target: &Target, store: Option<&dyn Store>) -> Failure {
+    let Some(error) = failure.library() else { return failure };
+    let more =
+        if *error.kind() == ErrorKind::TableMissing { ", or start the relay with --migrate" } else { "" };
+    match remedy::advice(error, target, store, Need::Deliver).await {
+        Some((exit, message)) => Failure::new(exit, format!("{message}{more}")),
+        None => failure,
     }
 }

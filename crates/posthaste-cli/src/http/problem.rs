@@ -115,8 +115,27 @@ pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> Response {
 /// A value as an answer with this code.
 pub(super) fn json_with<T: Serialize + ?Sized>(code: StatusCode, value: &T) -> Response {
     match serde_json::to_vec(value) {
-        Ok(text) => (code, [("content-type", "application/json")], text).into_response(),
+        Ok(mut text) => {
+            // So that a shell's prompt does not stand behind it.
+            text.push(b'\n');
+            (code, [("content-type", "application/json")], text).into_response()
+        }
         // What is shown is made of texts and numbers: it can always be written.
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn op5_an_answer_ends_with_a_line_break() {
+        for answer in [json(&[1]), Problem::bad("no").into_response()] {
+            let body = answer.into_body().collect().await.map(|body| body.to_bytes());
+            assert!(body.is_ok_and(|body| body.ends_with(b"\n") && !body.ends_with(b"\n\n")));
+        }
     }
 }

@@ -296,6 +296,11 @@ pub trait Store: Send + Sync + 'static {
     /// Which migrations the table has.
     async fn migrations(&self) -> Result<Vec<MigrationState>>;
 
+    /// The outbox tables that posthaste's migrations have made in the same schema, database or file, by their names.
+    async fn tables(&self) -> Result<Vec<TableName>> {
+        Ok(Vec::new())
+    }
+
     /// How the live table differs from what its migrations make; empty if it does not.
     async fn validate(&self) -> Result<Vec<Difference>>;
 

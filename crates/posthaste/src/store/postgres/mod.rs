@@ -448,6 +448,10 @@ impl Store for PostgresStore {
         Ok(schema::states(&self.pool, &self.table).await?.1)
     }
 
+    async fn tables(&self) -> Result<Vec<TableName>> {
+        schema::tables(&self.pool, &self.table).await
+    }
+
     async fn validate(&self) -> Result<Vec<Difference>> {
         schema::validate(&self.pool, &self.table).await
     }
