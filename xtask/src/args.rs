@@ -12,6 +12,7 @@ cargo xtask services up             start private PostgreSQL, MariaDB and NATS s
 cargo xtask services down [--wipe]  stop them; --wipe removes their data, too
 cargo xtask services status         one line per server
 cargo xtask test [STEP…] [-- ARG…]  run all steps, or the named ones, until one fails
+cargo xtask bench [ARG…]            measure posthaste beside its limits and peers; `bench --help` says more
 
 Steps, in their order: fmt clippy features test doctest examples doc deny
 ARGs go to `cargo nextest run` (to `cargo test` where nextest is not installed).
@@ -34,6 +35,11 @@ pub(crate) enum Request {
     },
     /// Tell about the servers.
     Status,
+    /// Measure.
+    Bench {
+        /// Arguments for the benchmarks, which say themselves what they know.
+        arguments: Vec<String>,
+    },
     /// Run steps.
     Test {
         /// Which ones, in the order they run in.
@@ -45,7 +51,11 @@ pub(crate) enum Request {
 
 /// Reads the arguments after the name of the program.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Request> {
-    let arguments: Vec<String> = arguments.into_iter().collect();
+    let mut arguments: Vec<String> = arguments.into_iter().collect();
+    if arguments.first().is_some_and(|word| word == "bench") {
+        arguments.remove(0);
+        return Ok(Request::Bench { arguments });
+    }
     let (own, rest) = match arguments.iter().position(|argument| argument == "--") {
         Some(at) => (&arguments[..at], Some(&arguments[at + 1..])),
         None => (&arguments[..], None),
@@ -67,7 +77,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Reque
             bail!("`services {}` is unknown; known are: up, down [--wipe], status", other.join(" "))
         }
         ["test", ref names @ ..] => test(names, rest.unwrap_or_default()),
-        ref other => bail!("`{}` is unknown; known are: services, test, --help", other.join(" ")),
+        ref other => bail!("`{}` is unknown; known are: services, test, bench, --help", other.join(" ")),
     }
 }
 
@@ -109,6 +119,13 @@ mod tests {
         assert_eq!(read("services down"), Ok(Request::Down { wipe: false }));
         let wipe = read("services down --wipe");
         assert_eq!(wipe, Ok(Request::Down { wipe: true }));
+    }
+
+    #[test]
+    fn what_the_benchmarks_are_told_is_theirs_to_understand() {
+        let arguments = ["--quick", "drain", "--help"].map(str::to_owned).to_vec();
+        assert_eq!(read("bench --quick drain --help"), Ok(Request::Bench { arguments }));
+        assert_eq!(read("bench"), Ok(Request::Bench { arguments: Vec::new() }));
     }
 
     #[test]

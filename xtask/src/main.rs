@@ -1,5 +1,5 @@
 //! The chores of this workspace: `cargo xtask services …` runs private database servers,
-//! `cargo xtask test` runs everything that must pass.
+//! `cargo xtask test` runs everything that must pass, `cargo xtask bench` measures.
 //!
 //! It is written in Rust with `anyhow` as its only dependency, so that a fresh clone needs nothing
 //! but the toolchain, and building it takes seconds.
@@ -12,6 +12,7 @@
 
 mod account;
 mod args;
+mod bench;
 mod compose;
 mod engine;
 mod envfile;
@@ -58,6 +59,7 @@ fn run() -> Result<()> {
         Request::Up => services::up(&layout, &mut Vec::new()).map(|_| ()),
         Request::Down { wipe } => services::down(&layout, wipe),
         Request::Status => services::status(&layout),
+        Request::Bench { arguments } => bench::run(&layout, &arguments),
         Request::Test { steps, rest } => test::run(&layout, &steps, &rest),
     }
 }

@@ -87,7 +87,10 @@ impl Step {
     /// Runs the step; an error when it does not pass.
     pub(crate) fn run(self, run: &Run<'_>) -> Result<()> {
         match self {
-            Self::Fmt => run.cargo("fmt --all --check"),
+            Self::Fmt => {
+                run.cargo("fmt --all --check")?;
+                run.cargo("fmt --manifest-path=crates/posthaste-bench/Cargo.toml --check")
+            }
             Self::Clippy => run.cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
             Self::Features => {
                 ["postgres", "mysql", "sqlite", "http", "nats", ""].into_iter().try_for_each(|feature| {

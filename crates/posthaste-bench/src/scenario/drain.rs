@@ -1,0 +1,112 @@
+//! How fast a backlog goes out to a sink that takes everything at once.
+//!
+//! Everybody's backlog is written once and copied for each run, so that all runs begin alike. The time is that from the
+//! first delivery to the last: how long a relay takes to start is not part of it. A slow one is stopped
+//! after a while, and its rate is that of what it has delivered until then.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Bench, Scenario};
+use crate::contender::{Contender, Delivering};
+use crate::meter::Meter;
+use crate::report::{Better, Measured};
+use crate::seen::Seen;
+use crate::server::Database;
+
+pub(super) async fn run(bench: &mut Bench) -> Result<()> {
+    let events = bench.pick(30_000, 200_000);
+    let patience = bench.pick(Duration::from_secs(1), Duration::from_secs(15));
+    let cases: &[Delivering] = bench.pick(
+        &[Delivering { batch: 1000, workers: 1 }, Delivering { batch: 1000, workers: 2 }],
+        &[
+            Delivering { batch: 1000, workers: 1 },
+            Delivering { batch: 1000, workers: 2 },
+            Delivering { batch: 1000, workers: 4 },
+            Delivering { batch: 100, workers: 1 },
+            Delivering { batch: 100, workers: 2 },
+            Delivering { batch: 100, workers: 4 },
+        ],
+    );
+    let mut filled = HashMap::new();
+    for run in 0..bench.runs {
+        for contender in bench.order(Scenario::Drain, run) {
+            for case in cases {
+                if case.workers > bench.contenders[contender].most_workers() {
+                    continue;
+                }
+                let measured = one(bench, contender, &mut filled, events, *case, patience).await;
+                bench.note(Scenario::Drain, contender, measured);
+            }
+        }
+    }
+    for database in filled.into_values() {
+        bench.server.drop(database).await?;
+    }
+    Ok(())
+}
+
+async fn one(
+    bench: &Bench,
+    contender: usize,
+    filled: &mut HashMap<usize, Database>,
+    events: u64,
+    how: Delivering,
+    patience: Duration,
+) -> Result<Measured> {
+    let template = match filled.entry(contender) {
+        Entry::Occupied(filled) => filled.into_mut(),
+        Entry::Vacant(empty) => empty.insert(bench.filled(contender, events).await?),
+    };
+    bench.server.checkpoint().await?;
+    let database = bench.server.copy(template).await?;
+    let measured = drain(bench.contenders[contender].as_ref(), &database, events, how, patience).await;
+    bench.server.drop(database).await?;
+    let (rate, more) = measured?;
+    let workers = if how.workers == 1 { "worker" } else { "workers" };
+    Ok(Measured {
+        case: format!("batches of {}, {} {workers}", how.batch, how.workers),
+        unit: "events/s",
+        better: Better::More,
+        value: rate,
+        more,
+    })
+}
+
+/// Events per second, and what each costs.
+pub(super) async fn drain(
+    contender: &dyn Contender,
+    database: &Database,
+    events: u64,
+    how: Delivering,
+    patience: Duration,
+) -> Result<(f64, Vec<(&'static str, f64)>)> {
+    let installed = contender.set_up(database).await?;
+    let seen = Seen::new(events);
+    let before = Meter::read(database).await?;
+    let running = installed.deliver(how, seen.clone()).await?;
+    let drained = seen.reaches(events, patience).await;
+    running.stop().await?;
+    let cost = Meter::read(database).await?.since(&before);
+    installed.close().await;
+    ensure!(seen.unknown() == 0, "it delivered {} events that nobody wrote", seen.unknown());
+    let (first, last, count) = seen.span().context("it delivered nothing")?;
+    // One that was given up has delivered some more while it was stopping.
+    let count = count as f64;
+    let mut more = vec![
+        ("WAL bytes/event", cost.log_bytes / count),
+        ("dead rows/event", cost.dead_rows / count),
+        ("server µs/event", cost.server_seconds * 1e6 / count),
+        ("client µs/event", cost.client_seconds * 1e6 / count),
+    ];
+    if !drained {
+        more.push(("left over", events as f64 - count));
+    }
+    if seen.again() > 0 {
+        more.push(("repeated", seen.again() as f64));
+    }
+    Ok((count / last.saturating_sub(first).as_secs_f64(), more))
+}

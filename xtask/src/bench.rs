@@ -1,0 +1,40 @@
+//! `cargo xtask bench`: builds the benchmarks, which are a workspace of their own, and tells them where the programs
+//! of the servers are, which account they run as, and where their data may be.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::engine::Engine;
+use crate::home::Home;
+use crate::layout::Layout;
+use crate::mariadb::MariaDb;
+use crate::postgres::Postgres;
+
+/// The benchmarks, with these arguments; in the end the exit of the program is this one's.
+pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
+    let here = layout.root.join("crates/posthaste-bench");
+    let target = layout.target.join("bench");
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["run", "--quiet", "--release", "--locked", "--manifest-path"]).arg(here.join("Cargo.toml"));
+    command.arg("--target-dir").arg(target).arg("--").args(arguments);
+    for engine in [&Postgres as &dyn Engine, &MariaDb] {
+        let account = engine.account()?;
+        let programs = engine.programs()?;
+        let home = Home::choose(layout, &format!("bench-{}", engine.name()), None, &account)?;
+        let prefix = format!("POSTHASTE_BENCH_{}", engine.name().to_uppercase());
+        command
+            .env(format!("{prefix}_CREATE"), programs.create)
+            .env(format!("{prefix}_SERVE"), programs.serve)
+            .env(format!("{prefix}_ACCOUNT"), format!("{}:{}", account.uid, account.gid))
+            .env(format!("{prefix}_HOME"), &home.0);
+    }
+    let sqlite = layout.target.join("bench/sqlite");
+    std::fs::create_dir_all(&sqlite).with_context(|| format!("cannot make {}", sqlite.display()))?;
+    command.env("POSTHASTE_BENCH_SQLITE_HOME", sqlite);
+    let status = command.status().context("cannot run cargo")?;
+    if !status.success() {
+        bail!("the benchmarks ended with {status}");
+    }
+    Ok(())
+}
