@@ -185,6 +185,13 @@ pub struct Mark {
     pub(crate) sequence: i64,
 }
 
+impl Mark {
+    /// A mark this long before it.
+    pub(crate) fn earlier(self, by: Duration) -> Self {
+        Self { available_at: self.available_at.saturating_sub(by.try_into().unwrap_or_default()), sequence: 0 }
+    }
+}
+
 /// What a claim got.
 #[derive(Debug, Clone, Default)]
 pub struct ClaimedBatch {
