@@ -100,5 +100,6 @@ mod tests {
         assert_eq!(Exit::from(&ErrorKind::AccessDenied), Exit::Database);
         assert_eq!(Exit::from(&ErrorKind::SchemaTooNew { found: 2, known: 1 }), Exit::Table);
         assert_eq!(Exit::from(&ErrorKind::Conflict), Exit::Failed);
+        assert_eq!(Exit::from(&ErrorKind::TooSlow), Exit::Failed);
     }
 }

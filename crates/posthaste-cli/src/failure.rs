@@ -26,6 +26,14 @@ impl Failure {
         Self::Own(exit, message.into())
     }
 
+    /// What the library said, if it was the library.
+    pub(crate) fn library(&self) -> Option<&posthaste::Error> {
+        match self {
+            Self::Library(error) => Some(error),
+            Self::Own(..) | Self::Output(_) => None,
+        }
+    }
+
     /// Says it on standard error; the exit code to end with.
     pub(crate) fn report(&self) -> Exit {
         let Some(text) = self.text() else {

@@ -14,6 +14,7 @@
 //! | `confirm.rs` | asking before something is changed or deleted |
 //! | `progress.rs`, `screen.rs` | what moves on a terminal: long work, and what is watched |
 //! | `failure.rs`, `exit.rs` | what is said of an error, and the exit code |
+//! | `remedy/` | what to do about an error of the database, which is asked for it |
 //!
 //! What a command answers goes to standard output, everything else to standard error. A reader that has
 //! gone (`posthaste events list | head`) ends the program quietly.
@@ -28,6 +29,7 @@ mod failure;
 mod http;
 mod json;
 mod progress;
+mod remedy;
 mod screen;
 mod table;
 mod target;

@@ -1,9 +1,12 @@
 //! Progress of long work: a bar on standard error, where that is a terminal.
 
+use std::io;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use posthaste::store::Count;
+
+use crate::screen;
 
 /// How often it moves where nothing happens.
 const TICK: Duration = Duration::from_millis(100);
@@ -15,8 +18,11 @@ impl Progress {
     /// Begins; `doing` is such as `replaying`.
     pub(crate) fn start(doing: &'static str, of: Count) -> Self {
         let length = (!of.capped).then_some(of.n);
-        // Hidden by itself where standard error is no terminal.
-        let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr());
+        let target = match screen::can_move(&io::stderr()) {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(length, target);
         let style = match length {
             Some(_) => "{msg} [{bar:30}] {human_pos}/{human_len} ({per_sec}, {eta} left)",
             None => "{spinner} {msg} {human_pos} ({per_sec}, {elapsed})",

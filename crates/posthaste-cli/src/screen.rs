@@ -1,6 +1,11 @@
 //! Something on the terminal that is drawn again and again, in place.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+
+/// Whether this is a terminal on which something can be drawn again in place.
+pub(crate) fn can_move(out: &impl IsTerminal) -> bool {
+    out.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
 
 /// What was drawn last.
 #[derive(Debug, Default)]

@@ -1,12 +1,14 @@
 //! What a command works on: a database and a table in it.
 //!
 //! Both come from the configuration. Where nobody named a database it is the embedded one, an SQLite file in the working directory. Only what is
-//! meant to create that file does: looking into a database that is not there leaves nothing behind.
+//! meant to create that file does: looking into a database that is not there leaves nothing behind. Its table makes itself if it is the first one
+//! or the configuration names it; a name that was given for one command may be a slip.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use posthaste::TableName;
 use posthaste::store::{self, Dialect, Store};
@@ -14,14 +16,18 @@ use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
-use crate::config::settings::DatabaseSettings;
+use crate::config::settings::{Birth, DatabaseSettings};
 use crate::exit::Exit;
 use crate::failure::Failure;
+
+/// How long a listing may take: the database ends it then, also when Ctrl-C has ended this program before.
+pub(crate) const LOOK: Duration = Duration::from_secs(60);
 
 /// A database and a table in it. Its URL may hold a password: there is no way to show it.
 pub(crate) struct Target {
     url: String,
     embedded: bool,
+    birth: Birth,
     dialect: Dialect,
     table: TableName,
     /// What has been connected to, to be closed at the end.
@@ -34,7 +40,8 @@ impl Target {
         let url = database.url.reveal().to_owned();
         let table = database.table.parse()?;
         let dialect = Dialect::of_url(&url)?;
-        Ok(Self { url, embedded: database.embedded, dialect, table, opened: RefCell::default() })
+        let (embedded, birth) = (database.embedded, database.birth());
+        Ok(Self { url, embedded, birth, dialect, table, opened: RefCell::default() })
     }
 
     /// The table's name.
@@ -47,13 +54,38 @@ impl Target {
         self.dialect
     }
 
-    /// Whether it is the embedded database, which creates itself.
+    /// Whether it is the embedded database, which nobody named.
     pub(crate) fn is_embedded(&self) -> bool {
         self.embedded
     }
 
+    /// Whether the database may be created without being asked to be.
+    pub(crate) fn creates_itself(&self) -> bool {
+        self.birth != Birth::Asked
+    }
+
+    /// Whether the table is to be made, or brought up to date, without being asked to be.
+    pub(crate) async fn makes_itself(&self, store: &dyn Store) -> Result<bool, Failure> {
+        Ok(self.embedded
+            && match self.birth {
+                Birth::Always => true,
+                Birth::First => {
+                    let tables = store.tables().await?;
+                    tables.is_empty() || tables.contains(&self.table)
+                }
+                Birth::Asked => store.tables().await?.contains(&self.table),
+            })
+    }
+
     /// The SQLite file, if it is one that does not exist yet.
     pub(crate) fn missing_file(&self) -> Option<PathBuf> {
+        // A schema is refused before any file is looked for.
+        let refused = self.table.to_string().contains('.');
+        self.file().filter(|_| !refused).filter(|file| !file.exists())
+    }
+
+    /// The SQLite file, if it is one.
+    pub(crate) fn file(&self) -> Option<PathBuf> {
         if self.dialect != Dialect::Sqlite
             || self.url.contains(":memory:")
             || self.url.contains("mode=memory")
@@ -61,8 +93,13 @@ impl Target {
             return None;
         }
         let options: SqliteConnectOptions = self.url.parse().ok()?;
-        let file = options.get_filename();
-        (!file.exists()).then(|| file.to_owned())
+        Some(options.get_filename().to_owned())
+    }
+
+    /// The command that makes the table.
+    pub(crate) fn migration(&self) -> String {
+        let with = if self.embedded { "" } else { " (same --database)" };
+        format!("`posthaste migrate up --table {}`{with}", self.table)
     }
 
     /// The store of a database that is expected to be there.
@@ -71,10 +108,7 @@ impl Target {
             None => self.open_or_create().await,
             Some(file) => Err(Failure::new(
                 Exit::Table,
-                format!(
-                    "there is no database file {}; create it with `posthaste migrate up` and the same --database",
-                    file.display()
-                ),
+                format!("there is no database file {}; create it with {}", file.display(), self.migration()),
             )),
         }
     }
@@ -84,6 +118,30 @@ impl Target {
         let store = store::connect(&self.url, &self.table.to_string()).await?;
         self.opened.borrow_mut().push(Arc::clone(&store));
         Ok(store)
+    }
+
+    /// What was opened last, if anything was.
+    pub(crate) fn opened(&self) -> Option<Arc<dyn Store>> {
+        self.opened.borrow().last().cloned()
+    }
+
+    /// The user of the URL, where the database has users.
+    pub(crate) fn user(&self) -> Option<String> {
+        match self.dialect {
+            Dialect::Postgres => Some(self.url.parse::<PgConnectOptions>().ok()?.get_username().to_owned()),
+            Dialect::MySql | Dialect::MariaDb => {
+                Some(self.url.parse::<MySqlConnectOptions>().ok()?.get_username().to_owned())
+            }
+            Dialect::Sqlite | Dialect::Memory => None,
+        }
+    }
+
+    /// The database in which MySQL has the table.
+    pub(crate) fn space(&self) -> Option<String> {
+        match self.table.to_string().split_once('.') {
+            Some((space, _)) => Some(space.to_owned()),
+            None => Some(self.url.parse::<MySqlConnectOptions>().ok()?.get_database()?.to_owned()),
+        }
     }
 
     /// Closes what was opened, so that an SQLite file is left without its log beside it.
@@ -124,7 +182,8 @@ mod tests {
 
     fn remote_host(url: &str) -> Option<String> {
         let url = SecretUrl::new(url, Secrecy::Password);
-        let database = DatabaseSettings { url, embedded: false, table: "outbox".to_owned() };
+        let (table, configured) = ("outbox".to_owned(), Vec::new());
+        let database = DatabaseSettings { url, embedded: false, table, configured };
         Target::new(&database).ok().and_then(|target| target.remote_host())
     }
 

@@ -131,7 +131,7 @@ fn op1_a_server_that_does_not_answer_is_exit_code_4() {
         assert!(!answer.err.contains("s3cret"), "{answer:?}");
     }
     let nowhere = ["--database", "sqlite://no/such/directory/outbox.db", "migrate", "up"];
-    dir.run(nowhere).fails(4, "unable to open database file");
+    dir.run(nowhere).fails(4, "there is no directory no/such/directory");
 }
 
 #[test]
@@ -158,7 +158,8 @@ fn op1_a_missing_table_is_exit_code_5() {
             db.sql("CREATE TABLE other (id INTEGER)");
         }
         for command in [&["enqueue", "a", "1"][..], &["events", "list"]] {
-            db.run(command.iter().copied()).fails(5, "`posthaste migrate up`");
+            db.run(command.iter().copied())
+                .fails(5, &format!("`posthaste migrate up --table {}` (same --database)", db.table()));
         }
         db.run(["events", "show", "0190a6b0-0000-7000-8000-000000000001"]).fails(5, "does not exist");
         db.run(["migrate", "validate"]).exits(5);
@@ -188,7 +189,7 @@ fn op1_a_read_only_file_is_exit_code_4() {
     db.run(["enqueue", "a", "1"]).exits(0);
     let read_only = ["--database", "sqlite://outbox.db?mode=ro"];
     let with = |command: &[&'static str]| db.run(read_only.into_iter().chain(command.iter().copied()));
-    with(&["enqueue", "a", "2"]).fails(4, "cannot be written to");
+    with(&["enqueue", "a", "2"]).fails(4, "leave mode=ro and immutable out of --database");
     let down = with(&["migrate", "down", "--yes"]).exits(4);
     assert!(down.err.contains("read"), "{down:?}");
     assert_eq!(db.sql("SELECT count(*) FROM outbox"), "1");

@@ -403,3 +403,54 @@ fn op3_a_flag_for_every_table_is_stronger_than_the_file_is_for_one() {
         "{answer:?}"
     );
 }
+
+#[test]
+fn op3_routes_that_leave_something_out_are_a_warning() {
+    let dir = Dir::new();
+    let file = r#"
+[sinks.s]
+kind = "stdout"
+[sinks.f]
+kind = "file"
+path = "no/such/place/events.jsonl"
+[topics."stock.emptied.v1"]
+max_attempts = 3
+[[routes]]
+topics = "order.*"
+sink = "s"
+[[routes]]
+topics = ["order.placed.*", "order.paid.v1"]
+sink = "f"
+"#;
+    let answer = check(&dir, file).exits(0);
+    insta::with_settings!({ prepend_module_to_snapshot => false, omit_expression => true }, {
+        insta::assert_snapshot!("config_warnings_of_routes", answer.err);
+    });
+    assert!(answer.out.starts_with("posthaste.toml: ok\n"), "{answer:?}");
+    let json = dir.run(["config", "check", "--json"]).exits(0).json();
+    assert_eq!((&json["ok"], json["warnings"].as_array().unwrap().len()), (&Value::Bool(true), 4));
+
+    // Behind a route that takes everything, of one table alone; and nothing is left out.
+    let behind = r#"
+[relay]
+tables = ["orders", "mail"]
+[sinks.s]
+kind = "stdout"
+[[routes]]
+tables = ["orders"]
+sink = "s"
+[[routes]]
+topics = "mail.*"
+sink = "s"
+[[routes]]
+topics = "*"
+sink = "s"
+[[routes]]
+topics = "a"
+tables = ["orders", "mail"]
+sink = "s"
+"#;
+    let answer = check(&dir, behind).exits(0);
+    assert_eq!(answer.err.lines().count(), 1, "{answer:?}");
+    assert!(answer.err.contains("posthaste.toml:15: routes[3] (a) is never reached"), "{answer:?}");
+}

@@ -185,11 +185,11 @@ fn op1_which_dead_events_must_be_said() {
         for usage in [&["--limit", "0"][..], &["--since", "yesterday"], &["--confirm"], &[id, id]] {
             dir.run(["dead", command].into_iter().chain(usage.iter().copied())).exits(2);
         }
-        dir.run(["dead", command, "--all"]).fails(5, "`posthaste migrate up`");
+        dir.run(["dead", command, "--all"]).fails(5, "`posthaste migrate up --table outbox`");
     }
     dir.run(["dead", "show", "7"]).fails(3, "neither a UUID nor a ULID");
     for command in [&["dead", "list"][..], &["dead", "show", id]] {
-        dir.run(command.iter().copied()).fails(5, "`posthaste migrate up`");
+        dir.run(command.iter().copied()).fails(5, "`posthaste migrate up --table outbox`");
     }
     assert!(dir.is_empty(), "looking creates nothing");
 }
@@ -206,5 +206,41 @@ fn op1_an_event_that_is_not_dead_is_an_answer_of_no() {
             db.run(["dead", command, nobody]).fails(1, "`posthaste dead list`");
         }
         assert_eq!(db.run(["events", "show", &id, "--json"]).exits(0).json()["status"], "pending");
+    }
+}
+
+#[test]
+fn op1_the_beginning_of_an_id_is_enough() {
+    for (kind, mode) in everywhere() {
+        let db = Db::with_table(kind, mode);
+        let ids = [
+            "0190a6b0-0000-7000-8000-000000000001",
+            "0190a6b0-0000-7000-9000-000000000002",
+            "0190a6b1-0000-7000-8000-000000000003",
+        ];
+        for (id, topic) in ids.into_iter().zip(["order.placed.v1", "order.paid.v1", "order.paid.v1"]) {
+            db.run(["enqueue", topic, "{}", "--id", id, "--aggregate", &format!("order/{id}")]).exits(0);
+        }
+        let shown = |text: &str| db.run(["events", "show", text, "--json"]).exits(0).json()["id"].clone();
+        assert_eq!(shown("0190a6b1"), json!(ids[2]), "{kind:?} {mode}");
+        assert_eq!(shown("0190A6B1-00"), json!(ids[2]), "{kind:?} {mode}");
+        assert_eq!(shown("0190a6b0-0000-7000-8"), json!(ids[0]), "{kind:?} {mode}");
+        let several = db.run(["events", "show", "0190a6b0"]).fails(1, "give more of it");
+        assert!(
+            several.err.contains(ids[0]) && several.err.contains(ids[1]) && !several.err.contains(ids[2]),
+            "{several:?}"
+        );
+        db.run(["events", "show", "0190a6b2"]).fails(1, "has no event whose id begins with 0190a6b2");
+        db.run(["events", "show", "0190a6b"]).fails(3, "at least its first 8 characters");
+
+        Refusing::until_dead(&db, 1);
+        // Two begin so, and one of them is dead.
+        let dead = |text: &str| db.run(["dead", "show", text, "--json"]).exits(0).json()["id"].clone();
+        assert_eq!(dead("0190a6b0"), json!(ids[0]), "{kind:?} {mode}");
+        db.run(["dead", "show", "0190a6b1"]).fails(1, "not dead");
+        let dry = db.run(["dead", "replay", "0190a6b0", "--dry-run", "--json"]).exits(0).json();
+        assert_eq!(dry["would_touch"][0]["sample"][0]["id"], json!(ids[0]));
+        db.run(["dead", "discard", "0190a6b0-0000", "--yes"]).exits(0);
+        db.run(["dead", "show", ids[0]]).fails(1, "has no event");
     }
 }

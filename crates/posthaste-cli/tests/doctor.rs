@@ -245,7 +245,7 @@ fn op10_sinks_of_the_configuration_are_asked_and_an_unreachable_broker_is_named(
     let db = Db::new(Kind::Sqlite);
     db.run(["migrate", "up"]).exits(0);
     // Nothing listens there: the port was somebody's a moment ago.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let file = format!(
         r#"
         [sinks.broker]
@@ -309,4 +309,16 @@ fn op10_every_table_of_the_configuration_is_looked_at() {
     assert_eq!(statuses[1]["table"], "billing_outbox");
     db.dir.write("posthaste.toml", "[relay]\ntables = [\"orders_outbox\"]\n");
     assert_eq!(configured(&["status", "--json"]).exits(0).json()["table"], "orders_outbox");
+}
+
+#[test]
+fn op10_a_broker_that_is_away_is_named_by_its_address_alone() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let db = Db::with_table(Kind::Sqlite, "queue");
+    let url = format!("sinks.broker.url=nats://shop:hunter22@{closed}");
+    let settings =
+        ["--set", "sinks.broker.kind=nats", "--set", &url, "--set", "sinks.broker.connect_timeout=200ms"];
+    let answer = db.run(settings.into_iter().chain(["doctor"])).exits(1);
+    assert!(answer.out.contains(&format!("not connected to NATS at {closed}")), "{answer:?}");
+    assert!(!answer.out.contains("hunter22") && !answer.err.contains("hunter22"), "{answer:?}");
 }

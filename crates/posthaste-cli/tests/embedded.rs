@@ -125,7 +125,7 @@ fn op1_looking_creates_nothing() {
         &["--database", "sqlite://other.db", "enqueue", "a", "1"],
         &["--database", "sqlite:other.db?mode=rwc", "events", "list"],
     ] {
-        dir.run(arguments.iter().copied()).fails(5, "`posthaste migrate up`");
+        dir.run(arguments.iter().copied()).fails(5, "`posthaste migrate up --table outbox`");
         assert!(dir.is_empty(), "{arguments:?}");
     }
 }
@@ -162,4 +162,47 @@ fn op3_an_empty_variable_is_one_that_is_not_set() {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(dir.path().join("posthaste.db").exists());
+}
+
+#[test]
+fn op3_a_mistyped_table_is_not_made() {
+    let dir = Dir::new();
+    for command in [&["enqueue", "a", "1"][..], &["relay"], &["events", "list"]] {
+        let answer = dir.run(["--table", "outbx"].into_iter().chain(command.iter().copied())).exits(5);
+        assert!(answer.err.contains("`posthaste migrate up --table outbx`"), "{answer:?}");
+        assert!(dir.is_empty(), "{command:?}");
+    }
+    dir.run(["enqueue", "a", "1"]).exits(0);
+    let near = "table outbx does not exist; did you mean --table outbox? Else create it with `posthaste migrate up --table outbx`";
+    for command in [&["enqueue", "a", "1"][..], &["relay"], &["events", "list"], &["status"]] {
+        let answer = dir.run(["--table", "outbx"].into_iter().chain(command.iter().copied())).exits(5);
+        assert!(answer.err.contains(near) && answer.out.is_empty(), "{answer:?}");
+    }
+    let other = dir.run(["--table", "billing", "enqueue", "a", "1"]).exits(5);
+    assert!(other.err.contains("this database has the outbox table outbox: --table outbox."), "{other:?}");
+    dir.run(["--table", "billing", "migrate", "up"]).exits(0);
+    dir.run(["--table", "billing", "enqueue", "a", "1"]).exits(0);
+    let both = dir.run(["--table", "orders", "status"]).exits(5);
+    assert!(both.err.contains("has the outbox tables billing, outbox: name one with --table."), "{both:?}");
+}
+
+#[test]
+fn op3_the_usual_table_is_made_only_as_the_first() {
+    let dir = Dir::new();
+    dir.run(["--table", "orders", "migrate", "up"]).exits(0);
+    for command in [&["enqueue", "a", "1"][..], &["relay"]] {
+        let answer = dir.run(command.iter().copied()).exits(5);
+        assert!(answer.err.contains("has the outbox table orders: --table orders."), "{answer:?}");
+    }
+    let status = dir.run(["--table", "outbox", "migrate", "status", "--json"]).exits(0).json();
+    assert_eq!(status["mode"], json!(null));
+}
+
+#[test]
+fn op3_a_table_that_the_file_names_makes_itself() {
+    let dir = Dir::new();
+    dir.write("posthaste.toml", "[tables.orders]\nmode = \"stream\"\n");
+    let answer = dir.run(["enqueue", "a", "1"]).exits(0);
+    assert!(answer.out.contains("in table orders"), "{answer:?}");
+    dir.run(["--table", "order", "enqueue", "a", "1"]).fails(5, "did you mean --table orders?");
 }

@@ -4,7 +4,7 @@
 
 use serde_json::json;
 
-use crate::support::{Db, Dir, Kind};
+use crate::support::{Answer, Db, Dir, Kind};
 
 fn topics(dir: &Dir, filter: &[&str]) -> Vec<String> {
     let arguments = ["events", "list", "--json"].into_iter().chain(filter.iter().copied());
@@ -109,4 +109,23 @@ fn op1_the_same_event_looks_the_same_in_every_database() {
     assert_eq!(shown[0], shown[1]);
     assert_eq!(shown[0], shown[2]);
     assert_eq!(shown[0]["sequence"], 1);
+}
+
+/// The database may allow less than the command line would.
+#[test]
+fn op6_a_listing_that_takes_too_long_says_what_to_do() {
+    let db = Db::with_table(Kind::Postgres, "queue");
+    db.enqueue("order.placed.v1", "order/1");
+    let table = db.table();
+    db.sql(&format!("ALTER TABLE {table} RENAME TO kept"));
+    let kept = table.replace("outbox", "kept");
+    db.sql(&format!(
+        "CREATE VIEW {table} AS SELECT * FROM {kept} WHERE pg_sleep(5 + 0 * length(topic)) IS NOT NULL"
+    ));
+    let url = format!("{}?options=-c%20statement_timeout%3D300", db.url());
+    let mut command = db.command(["events", "list", "--topic", "order.*"]);
+    let answer: Answer = command.env("OUTBOX_DATABASE_URL", url).output().unwrap().into();
+    let answer =
+        answer.fails(1, &format!("looking for events of topic \"order.*\" in table {table} took too long"));
+    assert!(answer.err.contains("narrow it: by status"), "{answer:?}");
 }

@@ -24,6 +24,7 @@
 //! | `private.rs`, `end_to_end.rs` | from psql to JetStream, through servers that are killed |
 //! | `deployed.rs` | deployment and guide name commands and settings that there are |
 //! | `http/` | what the relay serves: health, metrics, the API, and who may ask for it |
+//! | `rights.rs` | what is said to who may not read or write |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -47,6 +48,7 @@ mod promql;
 mod purge;
 mod refusing;
 mod relay;
+mod rights;
 mod snapshot;
 mod status;
 mod streams;

@@ -321,3 +321,24 @@ fn op1_inserts_wake_relays_where_that_is_switched_on() {
         assert!(kind != Kind::Sqlite || db.dir.is_empty(), "nothing was made");
     }
 }
+
+#[test]
+fn op1_another_mode_is_refused_with_what_can_be_done_instead() {
+    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
+        let db = Db::with_table(kind, "stream");
+        let table = db.table();
+        for (mode, again) in
+            [(&["queue"][..], "--mode queue"), (&["stream", "--lanes", "4"], "--mode stream --lanes 4")]
+        {
+            let refused = db.run(["migrate", "up", "--mode"].into_iter().chain(mode.iter().copied()));
+            let refused =
+                refused.fails(5, "leave --mode away to bring it up as it is, or make another table");
+            assert!(
+                refused.err.contains(&format!("`posthaste migrate up --table {table}_2 {again}`")),
+                "{refused:?}"
+            );
+        }
+        db.run(["migrate", "up"]).exits(0);
+        db.run(["migrate", "up", "--mode", "stream"]).exits(0);
+    }
+}

@@ -103,6 +103,7 @@ fn op1_what_is_to_be_purged_must_be_said() {
         let refused = dir.run(["purge"].into_iter().chain(usage.iter().copied())).exits(2);
         assert!(refused.err.contains("--help"), "{refused:?}");
     }
-    dir.run(["purge", "--dead", "--older-than", "1d", "--yes"]).fails(5, "`posthaste migrate up`");
+    dir.run(["purge", "--dead", "--older-than", "1d", "--yes"])
+        .fails(5, "`posthaste migrate up --table outbox`");
     assert!(dir.is_empty());
 }

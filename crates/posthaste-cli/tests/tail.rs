@@ -191,7 +191,7 @@ fn op1_many_events_at_once_are_all_printed() {
 #[test]
 fn op1_what_cannot_be_followed_is_refused() {
     let dir = Dir::new();
-    dir.run(["events", "tail"]).fails(5, "`posthaste migrate up`");
+    dir.run(["events", "tail"]).fails(5, "`posthaste migrate up --table outbox`");
     for usage in [&["--every", "0"][..], &["--since", "soon"], &["--limit", "5"]] {
         dir.run(["events", "tail"].into_iter().chain(usage.iter().copied())).exits(2);
     }

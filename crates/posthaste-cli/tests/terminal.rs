@@ -2,7 +2,11 @@
 //!
 //! Rows of the contract: OP1.
 
-use crate::support::{Db, Dir, Kind};
+use std::io::{BufRead, BufReader};
+use std::process::Command;
+
+use crate::snapshot::looks;
+use crate::support::{Db, Dir, Kind, interrupt, screen};
 
 const LONG: &str = "warehouse.shelf.emptied.because.of.a.very.long.name.v1";
 
@@ -25,7 +29,7 @@ fn plain(text: &str) -> String {
 #[test]
 fn op1_a_listing_fits_the_terminal_and_is_whole_in_a_pipe() {
     let db = with_long_names();
-    for columns in [80, 90, 120] {
+    for columns in [66, 70, 80, 90, 120] {
         let seen = plain(&Dir::run_on_screen(db.command(["events", "list"]), columns).exits(0).out);
         assert_eq!(seen.lines().count(), 2, "a line for each event: {seen}");
         assert!(seen.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {seen}");
@@ -65,4 +69,107 @@ fn op1_colours_are_used_where_they_are_wanted() {
     assert_eq!(without_age(&plain(&coloured)), without_age(&db.run(["events", "list"]).exits(0).out));
     let pending = coloured.split("pending").next().unwrap();
     assert!(pending.ends_with('m'), "{coloured:?}");
+}
+
+/// A table with a dead event whose error is long.
+fn with_a_dead_one() -> Db {
+    let db = Db::with_table(Kind::Sqlite, "queue");
+    db.enqueue("order.placed.v1", "order/1");
+    db.sql(
+        "UPDATE outbox SET outcome = 'dead', settled_at = created_at, attempts = 25, \
+         last_error = 'the shop answered 422 Unprocessable Entity: the field customer is missing'",
+    );
+    db
+}
+
+#[test]
+fn op1_a_dead_events_error_is_whole_on_a_narrow_terminal() {
+    let db = with_a_dead_one();
+    let error = "the shop answered 422 Unprocessable Entity: the field customer is missing";
+    let seen = plain(&Dir::run_on_screen(db.command(["dead", "list"]), 80).exits(0).out);
+    assert!(seen.lines().all(|line| line.chars().count() <= 80), "{seen}");
+    assert_eq!(seen.lines().nth(2), Some(&*format!("  {error}")), "{seen}");
+    assert_eq!(seen.lines().count(), 3, "{seen}");
+    looks(&db, "dead_list_at_80", &seen);
+    // Where there is room for it, and where nobody looks, it is one line.
+    let wide = plain(&Dir::run_on_screen(db.command(["dead", "list"]), 170).exits(0).out);
+    assert!(wide.lines().count() == 2 && wide.contains(error), "{wide}");
+    let piped = db.run(["dead", "list"]).exits(0).out;
+    assert!(piped.lines().count() == 2 && piped.contains(error), "{piped}");
+}
+
+#[test]
+fn op1_a_status_has_one_line_for_a_table_however_narrow_the_terminal() {
+    let db = with_a_dead_one();
+    for (columns, gone) in [
+        (100, &["NOTHING"][..]),
+        (80, &["SCHEMA", "SKEW"]),
+        (60, &["RELAYS", "DELIVERED/S"]),
+        (45, &["PROCESSING"]),
+    ] {
+        let seen = plain(&Dir::run_on_screen(db.command(["status"]), columns).exits(0).out);
+        assert_eq!(seen.lines().count(), 2, "{columns}: {seen}");
+        assert!(seen.lines().all(|line| line.chars().count() <= columns.into()), "{columns}: {seen}");
+        assert!(
+            ["TABLE", "PENDING", "DEAD", "BLOCKED"].iter().all(|name| seen.contains(name)),
+            "{columns}: {seen}"
+        );
+        assert!(!gone.iter().any(|name| seen.contains(name)), "{columns}: {seen}");
+    }
+    let piped = db.run(["status"]).exits(0).out;
+    assert!(piped.contains("SCHEMA") && piped.contains("RELAYS") && piped.contains("DELIVERED/S"), "{piped}");
+}
+
+/// What a command shows until a second line of it has come; then it is stopped.
+fn two_lines(mut command: Command, columns: u16) -> String {
+    let (master, terminal) = screen(columns);
+    command.stdout(terminal.try_clone().unwrap()).stderr(terminal);
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let mut shown = BufReader::new(master);
+    let mut text = String::new();
+    while text.lines().count() < 3 && shown.read_line(&mut text).is_ok_and(|read| read > 0) {}
+    interrupt(&child);
+    child.wait().unwrap();
+    text
+}
+
+#[test]
+fn op1_a_terminal_that_can_do_nothing_is_written_to_line_by_line() {
+    let db = with_a_dead_one();
+    let mut watch = db.command(["status", "--watch", "100ms"]);
+    watch.env("TERM", "dumb");
+    let text = two_lines(watch, 200);
+    assert!(!text.contains('\x1b') && text.contains("outbox: 0 pending"), "{text:?}");
+    let drawn = two_lines(db.command(["status", "--watch", "0.1"]), 200);
+    assert!(drawn.contains("PENDING"), "{drawn:?}");
+
+    let dir = Dir::new();
+    let mut demo = dir.command(["demo", "--for", "3s"]);
+    demo.env("TERM", "dumb");
+    let text = Dir::run_on_screen(demo, 60).exits(0).out;
+    assert!(!text.contains('\x1b') && text.contains("orders: "), "{text:?}");
+}
+
+#[test]
+fn op1_the_live_line_of_the_demo_fits_the_terminal() {
+    let dir = Dir::new();
+    let text = Dir::run_on_screen(dir.command(["demo", "--for", "3s"]), 60).exits(0).out;
+    let live = |line: &&str| line.contains("orders: ") && line.contains("committed,");
+    // Drawn in place: what is between two movements of the cursor is one picture of the line.
+    let pictures: Vec<String> = text.split(['\r', '\n']).map(plain_of_moves).collect();
+    let lines: Vec<&str> = pictures.iter().map(String::as_str).filter(live).collect();
+    assert!(!lines.is_empty(), "{text:?}");
+    assert!(lines.iter().all(|line| line.chars().count() <= 60), "{lines:?}");
+}
+
+/// The text without anything that moves the cursor or changes colours.
+fn plain_of_moves(text: &str) -> String {
+    let mut parts = text.split('\x1b');
+    let mut plain = parts.next().unwrap().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| c.is_ascii_alphabetic()).map_or(part.len(), |at| at + 1);
+        plain += &part[end..];
+    }
+    plain
 }

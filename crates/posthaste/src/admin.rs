@@ -1,6 +1,7 @@
 //! Operating an outbox: what the command line, the HTTP API and a dashboard share.
 //!
-//! Looking costs a bounded amount whatever the table's size. What changes or deletes rows can be asked first
+//! Looking costs a bounded amount whatever the table's size, but for a listing by something that no index knows, which
+//! [`Admin::within`] bounds by time. What changes or deletes rows can be asked first
 //! what it would touch, and works in small batches. [`doctor`] says why nothing moves.
 
 pub mod doctor;
@@ -14,7 +15,7 @@ pub use tail::{Committed, Tail};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::event::Event;
 use crate::produce::gate::Gate;
 use crate::produce::{Backend, Outbox};
@@ -100,6 +101,27 @@ impl Admin {
     /// The operator's view of this store's table.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, gate: Arc::default() }
+    }
+
+    /// The same view, where looking takes no longer than this: the database itself ends a statement that does, with an
+    /// error of kind [`TooSlow`](crate::ErrorKind::TooSlow). Without, a filter that fits nothing reads the whole table,
+    /// and goes on doing so when nobody waits for it any more. What changes or deletes takes the time it needs.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use posthaste::store::{Filter, Page};
+    /// # use posthaste::testing;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> posthaste::Result<()> {
+    /// # let outbox = testing::outbox();
+    /// let admin = outbox.admin().within(Duration::from_secs(5));
+    /// for record in admin.list(&Filter::all().topic("order.*"), Page::newest(10)).await? {
+    ///     println!("{} is {}", record.id, record.status);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn within(&self, limit: Duration) -> Self {
+        Self { store: self.store.within(limit), gate: Arc::clone(&self.gate) }
     }
 
     /// The database's clock.
@@ -301,7 +323,7 @@ impl std::fmt::Debug for Change {
 pub struct Preview {
     /// How many rows, counted no further than a limit.
     pub count: Count,
-    /// The first of them.
+    /// The first of them; none, where they are not found within the time of [`Admin::within`].
     pub sample: Vec<Record>,
 }
 
@@ -337,7 +359,11 @@ impl Change {
             count = Count { n: self.most, capped: false };
         }
         let shown = u32::try_from(self.most.min(u64::from(SAMPLE))).unwrap_or(SAMPLE);
-        let sample = self.admin.store.list(&filter, Page::first(shown)).await?;
+        let sample = match self.admin.store.list(&filter, Page::first(shown)).await {
+            // How many there are was counted; where the first are not found in time, none is shown.
+            Err(error) if *error.kind() == ErrorKind::TooSlow => Vec::new(),
+            sample => sample?,
+        };
         Ok(Preview { count, sample })
     }
 
@@ -369,8 +395,15 @@ impl Change {
                 continue;
             }
             // Rows that somebody else had locked for a moment were passed over.
-            if waits == WAITS || self.admin.store.count(&filter, CAP).await?.n == 0 {
+            if waits == WAITS {
                 break;
+            }
+            match self.admin.store.count(&filter, CAP).await {
+                Ok(left) if left.n > 0 => {}
+                Ok(_) => break,
+                // What was done stays done.
+                Err(error) if *error.kind() == ErrorKind::TooSlow => break,
+                Err(error) => return Err(error),
             }
             waits += 1;
             tokio::time::sleep(WAIT).await;

@@ -117,6 +117,8 @@ pub enum ErrorKind {
     Constraint,
     /// The database ended the transaction in favour of another (deadlock, serialisation).
     Conflict,
+    /// Looking at the table took longer than it may, and the database ended it.
+    TooSlow,
     /// Anything else the database said.
     Database,
 }
@@ -184,6 +186,9 @@ impl ErrorKind {
             }
             Self::Constraint => "correct the row; the table's rules are in the table reference",
             Self::Conflict => "roll the transaction back and run it again",
+            Self::TooSlow => {
+                "narrow it: by status (pending, processing or dead), by id or, on PostgreSQL, by a short time; nothing else is found without reading the whole table"
+            }
             Self::Database => "see the database's own message",
         }
     }

@@ -148,7 +148,7 @@ impl TestOutbox {
                 let (sequence, attempt) = (claimed.lease.sequence(), claimed.lease.attempt());
                 let table = Arc::clone(&table);
                 let delivery = Delivery {
-                    event: Arc::new(claimed.event),
+                    event: claimed.event,
                     table,
                     sequence,
                     attempt,

@@ -16,7 +16,7 @@ pub(crate) enum Events {
     List(Box<List>),
     /// Show one event with its payload
     Show {
-        /// The event's id
+        /// The event's id, or its first 8 characters or more if no other begins so
         id: String,
         /// Answer in JSON
         #[arg(long)]
@@ -30,8 +30,8 @@ pub(crate) enum Events {
 pub(crate) struct TailOf {
     #[command(flatten)]
     pub(crate) which: Which,
-    /// Look every so many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    /// How often to look: seconds, or a duration such as 500ms
+    #[arg(long, value_name = "INTERVAL", default_value = "1", value_parser = interval)]
     pub(crate) every: Duration,
     /// A line of JSON for each event
     #[arg(long)]
@@ -74,7 +74,7 @@ pub(crate) enum Dead {
     },
     /// Show one dead event with its payload
     Show {
-        /// The event's id
+        /// The event's id, or its first 8 characters or more if no other begins so
         id: String,
         /// Answer in JSON
         #[arg(long)]
@@ -89,7 +89,7 @@ pub(crate) enum Dead {
 /// Which dead events something is to be done to.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DeadOnes {
-    /// One event, by its id
+    /// One event, by its id or its first 8 characters or more
     pub(crate) id: Option<String>,
     #[command(flatten)]
     pub(crate) which: Which,
@@ -148,19 +148,22 @@ pub(crate) struct Consent {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusOf {
-    /// Look again every so many seconds, until Ctrl-C
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = seconds)]
+    /// Look again and again, until Ctrl-C: every so many seconds, or a duration such as 500ms [default: 2]
+    #[arg(long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "2", value_parser = interval)]
     pub(crate) watch: Option<Duration>,
     /// Answer in JSON; with --watch a line for each look
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds
+        .or_else(|| when::duration(text).ok())
         .filter(|seconds| (Duration::from_millis(100)..=Duration::from_secs(86_400)).contains(seconds))
-        .ok_or_else(|| "not a number of seconds between 0.1 and 86400".to_owned())
+        .ok_or_else(|| {
+            "not a number of seconds between 0.1 and 86400, or a duration such as 500ms or 2s".to_owned()
+        })
 }
 
 fn statuses() -> impl TypedValueParser<Value = Status> {

@@ -252,46 +252,26 @@ pub(super) fn dead(records: &[Record], waiting: &HashMap<Uuid, Count>, now: Offs
         let text = record.last_error.as_deref().unwrap_or("-");
         table::Cell::new(text.split_whitespace().collect::<Vec<_>>().join(" "), Tone::Bad)
     };
-    if waiting.is_empty() {
-        let names = [
-            Rigid("ID"),
-            Soft("TOPIC"),
-            Soft("AGGREGATE"),
-            Spare("ATTEMPTS"),
-            Rigid("DIED"),
-            Soft("LAST ERROR"),
-        ];
-        let rows = records.iter().map(|record| {
-            [
-                record.id.to_string().into(),
-                table::topic(record).into(),
-                table::aggregate_of(record).into(),
-                record.attempts.to_string().into(),
-                age(record).into(),
-                error(record),
-            ]
-        });
-        return table::columns(names, rows);
-    }
-    let names = [
-        Rigid("ID"),
-        Soft("TOPIC"),
-        Soft("AGGREGATE"),
-        Spare("ATTEMPTS"),
-        Rigid("DIED"),
-        Rigid("WAITING"),
-        Soft("LAST ERROR"),
-    ];
-    let rows = records.iter().map(|record| {
+    let others = |record: &Record| {
         [
             record.id.to_string().into(),
             table::topic(record).into(),
             table::aggregate_of(record).into(),
             record.attempts.to_string().into(),
             age(record).into(),
-            waiting.get(&record.id).map_or_else(|| "-".to_owned(), ToString::to_string).into(),
-            error(record),
         ]
+    };
+    let [id, topic, aggregate, attempts, died] =
+        [Rigid("ID"), Soft("TOPIC"), Soft("AGGREGATE"), Spare("ATTEMPTS"), Rigid("DIED")];
+    if waiting.is_empty() {
+        let rows = records.iter().map(|record| (others(record), error(record)));
+        return table::columns_with_remarks([id, topic, aggregate, attempts, died], "LAST ERROR", rows);
+    }
+    let rows = records.iter().map(|record| {
+        let [id, topic, aggregate, attempts, died] = others(record);
+        let waiting = waiting.get(&record.id).map_or_else(|| "-".to_owned(), ToString::to_string);
+        ([id, topic, aggregate, attempts, died, waiting.into()], error(record))
     });
-    table::columns(names, rows)
+    let names = [id, topic, aggregate, attempts, died, Rigid("WAITING")];
+    table::columns_with_remarks(names, "LAST ERROR", rows)
 }

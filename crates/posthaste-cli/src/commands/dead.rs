@@ -6,17 +6,17 @@
 use std::io::Write;
 
 use posthaste::Admin;
-use posthaste::event::parse_id;
 use posthaste::store::{Filter, Page, Record, Status};
 use uuid::Uuid;
 
 use super::change::{self, Deed, Step};
 use super::events::details;
+use super::id::Id;
 use crate::args::{Dead, DeadOnes, Listing, Which};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::json::{self, EventJson};
-use crate::target::Target;
+use crate::target::{LOOK, Target};
 
 /// Runs one of its commands.
 pub(super) async fn run(target: &Target, command: Dead, out: &mut impl Write) -> Result<Exit, Failure> {
@@ -35,7 +35,7 @@ async fn list(
     out: &mut impl Write,
 ) -> Result<Exit, Failure> {
     let all = which.is_all();
-    let admin = Admin::new(target.open().await?);
+    let admin = Admin::new(target.open().await?).within(LOOK);
     let now = admin.now().await?;
     let page = Page { newest_first: !listing.oldest_first, ..Page::first(listing.limit) };
     let records = admin.dead_letters(&which.filter(now), page).await?;
@@ -52,8 +52,9 @@ async fn list(
 }
 
 async fn show(target: &Target, id: &str, json: bool, out: &mut impl Write) -> Result<Exit, Failure> {
-    let id = parse_id(id)?;
+    let id = Id::read(id)?;
     let admin = Admin::new(target.open().await?);
+    let id = id.resolve(target, &admin, &Filter::dead()).await?;
     let record = find(target, &admin, id).await?;
     if json {
         json::write(out, &EventJson::with_payload(&record))?;
@@ -84,7 +85,7 @@ async fn find(target: &Target, admin: &Admin, id: Uuid) -> Result<Record, Failur
 
 async fn mend(target: &Target, ones: DeadOnes, deed: Deed, out: &mut impl Write) -> Result<Exit, Failure> {
     let DeadOnes { id, which, all, limit, doing } = ones;
-    let id = id.as_deref().map(parse_id).transpose()?;
+    let id = id.as_deref().map(Id::read).transpose()?;
     match (id.is_some(), !which.is_all(), all) {
         (true, false, false) | (false, true, false) | (false, false, true) => {}
         (false, false, false) => {
@@ -97,10 +98,11 @@ async fn mend(target: &Target, ones: DeadOnes, deed: Deed, out: &mut impl Write)
             return Err(Failure::new(Exit::Usage, message));
         }
     }
-    let admin = Admin::new(target.open().await?);
+    let admin = Admin::new(target.open().await?).within(LOOK);
     let now = admin.now().await?;
     let filter = match id {
         Some(id) => {
+            let id = id.resolve(target, &admin, &Filter::dead()).await?;
             find(target, &admin, id).await?;
             Filter::dead().id(id)
         }

@@ -54,12 +54,11 @@ fn said(target: &Target, enqueued: &Enqueued) -> String {
 
 /// The store; the embedded database makes itself.
 async fn open(target: &Target) -> Result<Arc<dyn Store>, Failure> {
-    if !target.is_embedded() {
-        return target.open().await;
-    }
     let new = target.missing_file();
-    let store = target.open_or_create().await?;
-    store.migrate_up().await?;
+    let store = if target.creates_itself() { target.open_or_create().await? } else { target.open().await? };
+    if target.makes_itself(&*store).await? {
+        store.migrate_up().await?;
+    }
     if let Some(file) = new {
         // A remark; the answer is that of the insert.
         let _ = writeln!(io::stderr(), "created {}, since no --database was given", file.display());

@@ -2,16 +2,18 @@
 
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::Arc;
 
-use posthaste::event::parse_id;
+use posthaste::Admin;
 use posthaste::store::{Filter, Page, Record};
 use time::OffsetDateTime;
 
+use super::id::Id;
 use crate::args::{Events, List};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::json::{self, EventJson};
-use crate::target::Target;
+use crate::target::{LOOK, Target};
 use crate::{table, when};
 
 /// Runs one of its commands.
@@ -30,7 +32,7 @@ async fn list(target: &Target, list: List, out: &mut impl Write) -> Result<Exit,
     let mut filter = which.filter(now);
     filter.status = status;
     let page = Page { newest_first: !listing.oldest_first, ..Page::first(listing.limit) };
-    let records = store.list(&filter, page).await?;
+    let records = store.within(LOOK).list(&filter, page).await?;
     if listing.json {
         json::write(out, &records.iter().map(EventJson::new).collect::<Vec<_>>())?;
     } else if records.is_empty() {
@@ -43,8 +45,9 @@ async fn list(target: &Target, list: List, out: &mut impl Write) -> Result<Exit,
 }
 
 async fn show(target: &Target, id: &str, json: bool, out: &mut impl Write) -> Result<Exit, Failure> {
-    let id = parse_id(id)?;
+    let id = Id::read(id)?;
     let store = target.open().await?;
+    let id = id.resolve(target, &Admin::new(Arc::clone(&store)), &Filter::all()).await?;
     let Some(record) = store.get(id).await? else {
         let message =
             format!("table {} has no event {id}; list them with `posthaste events list`", target.table());

@@ -70,7 +70,10 @@ async fn up(
     }
     let store = target.open_or_create().await?;
     let applied = match mode {
-        Some(mode) => store.migrate_up_as(mode).await?,
+        Some(mode) => {
+            refuse_mode(target, &*store, mode).await?;
+            store.migrate_up_as(mode).await?
+        }
         None => store.migrate_up().await?,
     };
     if applied.is_empty() {
@@ -85,6 +88,26 @@ async fn up(
         writeln!(out, "table {table}: an insert {now} relays by itself")?;
     }
     Ok(Exit::Ok)
+}
+
+/// Refuses another mode than the table has, with what can be done instead. The migration itself refuses it, too.
+async fn refuse_mode(target: &Target, store: &dyn Store, asked: Mode) -> Result<(), Failure> {
+    // Whatever else is wrong is for the migration to say.
+    let Ok(Some(found)) = store.mode().await else { return Ok(()) };
+    if found == asked {
+        return Ok(());
+    }
+    let table = target.table();
+    let again = match asked {
+        Mode::Stream(lanes) => format!("--mode stream --lanes {}", lanes.count()),
+        other => format!("--mode {}", other.as_str()),
+    };
+    let message = format!(
+        "table {table} is a {found}, not a {asked}: the mode of a table is fixed when it is made; leave --mode away to \
+         bring it up as it is, or make another table (`posthaste migrate up --table {table}_2 {again}`), write to that one, and \
+         drop this one with `posthaste migrate down --to 0` once its events are delivered"
+    );
+    Err(Failure::new(Exit::Table, message))
 }
 
 async fn down(

@@ -8,6 +8,7 @@ pub(crate) mod demo;
 mod doctor;
 mod enqueue;
 mod events;
+mod id;
 mod migrate;
 mod purge;
 pub(crate) mod relay;
@@ -18,10 +19,11 @@ mod tail;
 use std::io::Write;
 use std::time::Duration;
 
-use crate::args::{Args, Command};
+use crate::args::{Args, Command, Dead, Migrate};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::remedy::{self, Need};
 use crate::target::Target;
 
 /// How long a database may take to say goodbye: one that does not answer is left alone.
@@ -52,6 +54,7 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failur
     }
     settings.check()?;
     let targets = settings.databases().iter().map(Target::new).collect::<Result<Vec<_>, _>>()?;
+    let need = need(&args.command);
     let exit = match args.command {
         Command::Status(command) => status::run(&targets, &command, out).await,
         Command::Doctor { old_transaction, json } => {
@@ -59,11 +62,25 @@ pub(crate) async fn run(args: Args, out: &mut impl Write) -> Result<Exit, Failur
         }
         command => on_one(only(&targets)?, command, out).await,
     };
+    let exit = match exit {
+        Err(failure) => Err(remedy::of(failure, &targets, need).await),
+        exit => exit,
+    };
     for target in &targets {
         // The answer is given, whether it comes or not.
         let _ = tokio::time::timeout(GOODBYE, target.close()).await;
     }
     exit
+}
+
+/// What a command does to the table, and so which rights it needs.
+fn need(command: &Command) -> Need {
+    match command {
+        Command::Enqueue(_) => Need::Produce,
+        Command::Migrate(Migrate::Up { .. } | Migrate::Down { .. }) => Need::Migrate,
+        Command::Dead(Dead::Replay(_) | Dead::Discard(_)) | Command::Purge(_) => Need::Deliver,
+        _ => Need::Look,
+    }
 }
 
 /// The one table that a command is about.

@@ -9,12 +9,12 @@ use super::change::{self, Deed, Step};
 use crate::args::Purge;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::target::Target;
+use crate::target::{LOOK, Target};
 
 /// Deletes what was delivered, what is dead, or both.
 pub(super) async fn run(target: &Target, purge: Purge, out: &mut impl Write) -> Result<Exit, Failure> {
     let Purge { delivered, dead, older_than, limit, doing } = purge;
-    let admin = Admin::new(target.open().await?);
+    let admin = Admin::new(target.open().await?).within(LOOK);
     let endings = [(delivered, Ending::Delivered), (dead, Ending::Dead)];
     let steps = endings.into_iter().filter(|(asked, _)| *asked).map(|(_, ending)| Step {
         kind: ending.as_str(),

@@ -3,7 +3,7 @@
 //! A look costs a bounded amount whatever the table's size. What the database does not know is a dash, or null: how
 //! fast events are delivered where no row says so, and relays of a queue that have nothing to do.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use posthaste::{Admin, ErrorKind};
 use crate::args::StatusOf;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::screen::Screen;
+use crate::screen::{self, Screen};
 use crate::table::Cell;
-use crate::table::Column::{Rigid, Soft, Spare};
+use crate::table::Column::{Extra, Rigid, Soft, Spare};
 use crate::target::Target;
 use crate::tone::Tone;
 use crate::{json, table, when};
@@ -49,7 +49,7 @@ pub(super) async fn run(targets: &[Target], asked: &StatusOf, out: &mut impl Wri
                     json::line(out, &json::status(status))?;
                 }
             }
-            Ok(statuses) if io::stdout().is_terminal() => {
+            Ok(statuses) if screen::can_move(&io::stdout()) => {
                 let now = statuses.first().map_or_else(String::new, |status| when::stamp(status.now));
                 shown.draw(out, &format!("{now}\n{}", rows(&statuses)))?;
             }
@@ -87,13 +87,13 @@ async fn look_at(admins: &[Admin]) -> posthaste::Result<Vec<TableStatus>> {
 fn rows(statuses: &[TableStatus]) -> String {
     let names = [
         Soft("TABLE"),
-        Rigid("MODE"),
+        Extra("MODE"),
         Rigid("PENDING"),
         Rigid("OLDEST"),
-        Rigid("PROCESSING"),
+        Extra("PROCESSING"),
         Rigid("DEAD"),
-        Rigid("DELIVERED/S"),
-        Rigid("RELAYS"),
+        Extra("DELIVERED/S"),
+        Extra("RELAYS"),
         Rigid("BLOCKED"),
         Spare("SCHEMA"),
         Spare("SKEW"),
@@ -180,6 +180,8 @@ fn version(status: &TableStatus) -> String {
 
 /// The database's clock less ours.
 fn skew(status: &TableStatus) -> String {
-    let sign = if status.clock_skew.is_negative() { "-" } else { "" };
-    format!("{sign}{}", when::length(status.clock_skew.unsigned_abs()))
+    let length = when::length(status.clock_skew.unsigned_abs());
+    // What is shown as nothing is not below nothing.
+    let sign = if status.clock_skew.is_negative() && length != "0ms" { "-" } else { "" };
+    format!("{sign}{length}")
 }

@@ -48,15 +48,15 @@ pub(super) async fn blocked(
         writeln!(out, "table {} has no blocked aggregates", target.table())?;
     } else {
         let rows = blocked.into_iter().map(|blocked| {
-            [
+            let row = [
                 format!("{}/{}", blocked.aggregate_type.unwrap_or_default(), blocked.aggregate_id),
                 blocked.namespace,
                 blocked.event_id.to_string(),
                 blocked.topic,
                 when::stamp(blocked.since),
                 blocked.waiting.to_string(),
-                blocked.reason,
-            ]
+            ];
+            (row.map(Into::into), blocked.reason.into())
         });
         let names = [
             Soft("AGGREGATE"),
@@ -65,9 +65,8 @@ pub(super) async fn blocked(
             Soft("TOPIC"),
             Spare("SINCE"),
             Rigid("WAITING"),
-            Soft("REASON"),
         ];
-        out.write_all(table::columns(names, rows).as_bytes())?;
+        out.write_all(table::columns_with_remarks(names, "REASON", rows).as_bytes())?;
     }
     Ok(Exit::Ok)
 }

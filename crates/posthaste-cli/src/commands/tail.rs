@@ -10,12 +10,12 @@ use crate::args::TailOf;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::json::{self, EventJson};
-use crate::target::Target;
+use crate::target::{LOOK, Target};
 use crate::{table, when};
 
 /// Prints events until somebody has seen enough.
 pub(super) async fn run(target: &Target, asked: TailOf, out: &mut impl Write) -> Result<Exit, Failure> {
-    let admin = Admin::new(target.open().await?);
+    let admin = Admin::new(target.open().await?).within(LOOK);
     let now = admin.now().await?;
     let filter = asked.which.filter(now);
     let since = filter.since;

@@ -82,7 +82,7 @@ pub(crate) static KEYS: &[Key] = &[
         .variable("OUTBOX_RELAY_ENABLED").example("false"),
     unset("relay.tables", Tables, "the tables with a section of their own, or else `database.table`", "The tables whose events are delivered.")
         .variable("OUTBOX_RELAY_TABLES").flag("--table").example("[\"orders_outbox\", \"billing_outbox\"]"),
-    set("relay.migrate", Bool, "false", "Whether the tables are created and brought up to date at the start. The embedded database always is.")
+    set("relay.migrate", Bool, "false", "Whether the tables are created and brought up to date at the start. The embedded database makes its first table, and those that the file names, by itself.")
         .variable("OUTBOX_RELAY_MIGRATE").flag("--migrate").in_tables("migrate").example("true"),
     set("relay.single_active", Bool, "false", "Whether only one relay of a table is active while the others stand by.")
         .variable("OUTBOX_RELAY_SINGLE_ACTIVE").in_tables("single_active").example("true"),

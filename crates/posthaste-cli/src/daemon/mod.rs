@@ -34,7 +34,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 
 pub(crate) use sinks::probed;
-pub(crate) use table::{Opened, Table};
+pub(crate) use table::{Opened, PROBE, Table};
 
 /// How often it looks whether its relays still run.
 const WATCH: Duration = Duration::from_secs(1);

@@ -10,13 +10,23 @@ use posthaste::store::{self, Dialect, Store};
 use posthaste::{Admin, ErrorKind, Relay};
 
 use super::routes::TableRoutes;
-use crate::config::settings::{DatabaseSettings, Settings, TableSettings};
+use crate::config::settings::{Settings, TableSettings};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::remedy::{self, Need};
 use crate::target::Target;
 
 /// How long a server that is away is left alone between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long somebody's look through HTTP may take.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How long a database has to say that it is there.
+pub(crate) const PROBE: Duration = Duration::from_secs(2);
+
+/// Connections of a relay on SQLite.
+const OF_FILE: u32 = 2;
 
 /// What stands for an interval that never ends: a relay that is not to purge sleeps through it.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
@@ -35,7 +45,10 @@ pub(crate) struct Table {
 pub(crate) struct Opened {
     /// For looking and mending; the relay has connections of its own.
     pub(crate) store: Arc<dyn Store>,
+    /// The same, for no longer than a request may look.
     pub(crate) admin: Admin,
+    /// A connection that nobody's look can take, to ask whether the database is there.
+    pub(crate) probed: Arc<dyn Store>,
     /// Whether its file was made just now.
     pub(crate) created: bool,
     relay: OnceLock<Relay>,
@@ -43,7 +56,9 @@ pub(crate) struct Opened {
 
 impl Opened {
     pub(crate) fn new(store: Arc<dyn Store>, created: bool) -> Self {
-        Self { admin: Admin::new(Arc::clone(&store)), store, created, relay: OnceLock::new() }
+        let admin = Admin::new(store.within(LOOK));
+        let probed = store.with_connections(1);
+        Self { store, admin, probed, created, relay: OnceLock::new() }
     }
 }
 
@@ -74,19 +89,32 @@ impl Table {
     /// Reaches its database, waiting for a server that is away, and makes the table where that is wanted.
     pub(super) async fn open(&self, settings: &Settings) -> Result<(), Failure> {
         let (database, name) = (&settings.database, self.settings.name.to_string());
-        let migrate = self.settings.migrate || database.embedded;
-        let target = Target::new(&DatabaseSettings { table: name.clone(), ..database.clone() })?;
+        let target = Target::new(&database.with_table(name.clone()))?;
         let missing = target.missing_file();
-        if let Some(file) = missing.as_ref().filter(|_| !migrate) {
+        if let Some(file) = missing.as_ref().filter(|_| !self.settings.migrate && !target.creates_itself()) {
             let message = format!(
-                "there is no database file {}; create it with `posthaste migrate up` and the same --database, or start \
-                 the relay with --migrate",
-                file.display()
+                "there is no database file {}; create it with {}, or start the relay with --migrate",
+                file.display(),
+                target.migration()
             );
             return Err(Failure::new(Exit::Table, message));
         }
-        let store = self.reach(database.url.reveal(), &name, target.dialect()).await?;
-        if migrate {
+        let store = match self.reach(database.url.reveal(), &name, target.dialect()).await {
+            Ok(store) => store,
+            Err(failure) => return Err(explained(failure, &target, None).await),
+        };
+        if let Err(failure) = self.make(&*store, &target).await {
+            return Err(explained(failure, &target, Some(&*store)).await);
+        }
+        // Opened once: `start` is called once.
+        let _ = self.opened.set(Opened::new(store, missing.is_some()));
+        Ok(())
+    }
+
+    /// Makes the table or brings it up to date, where that is wanted.
+    async fn make(&self, store: &dyn Store, target: &Target) -> Result<(), Failure> {
+        let name = self.settings.name.to_string();
+        if self.settings.migrate || target.makes_itself(store).await? {
             let applied = match self.settings.mode {
                 Some(mode) => store.migrate_up_as(mode).await?,
                 None => store.migrate_up().await?,
@@ -104,8 +132,6 @@ impl Table {
                 "the table was made in another mode than the configuration says"
             );
         }
-        // Opened once: `start` is called once.
-        let _ = self.opened.set(Opened::new(store, missing.is_some()));
         Ok(())
     }
 
@@ -139,14 +165,38 @@ impl Table {
         sinks: &BTreeMap<String, Arc<dyn Sink>>,
     ) -> Result<(), Failure> {
         let Some(opened) = self.opened.get() else { return Ok(()) };
+        let target = Target::new(&settings.database.with_table(self.settings.name.to_string()))?;
+        if let Err(failure) = self.begin(opened, settings, sinks).await {
+            return Err(explained(failure, &target, Some(&*opened.store)).await);
+        }
         if !self.settings.relayed {
-            // A table that is only purged is not asked for until then.
-            opened.store.stats(1).await.map_err(missing)?;
             return Ok(());
         }
-        let store = self.relays_store.get_or_init(|| opened.store.dedicated());
+        // It would begin, and never settle anything.
+        match remedy::unfit(&target, &*opened.store).await {
+            Some((exit, message)) => Err(Failure::new(exit, message)),
+            None => Ok(()),
+        }
+    }
+
+    async fn begin(
+        &self,
+        opened: &Opened,
+        settings: &Settings,
+        sinks: &BTreeMap<String, Arc<dyn Sink>>,
+    ) -> Result<(), Failure> {
+        if !self.settings.relayed {
+            // A table that is only purged is not asked for until then.
+            opened.store.stats(1).await?;
+            return Ok(());
+        }
+        let store = self.relays_store.get_or_init(|| match opened.store.dialect() {
+            // Who shares a file's connections with those who look waits for them.
+            Dialect::Sqlite => opened.store.with_connections(OF_FILE),
+            _ => opened.store.dedicated(),
+        });
         let relay = self.builder(Relay::on(Arc::clone(store)), settings, sinks).build()?;
-        relay.start().await.map_err(missing)?;
+        relay.start().await?;
         let _ = opened.relay.set(relay);
         Ok(())
     }
@@ -217,17 +267,19 @@ impl Table {
             store.close().await;
         }
         if let Some(opened) = self.opened.get() {
+            opened.probed.close().await;
             opened.store.close().await;
         }
     }
 }
 
-/// An error of the start; of a missing table it says what a relay can do about it, too.
-fn missing(error: posthaste::Error) -> Failure {
-    match error.kind() {
-        ErrorKind::TableMissing => {
-            Failure::new(Exit::Table, format!("{error}, or start the relay with --migrate"))
-        }
-        _ => error.into(),
+/// A failure of the start with what to do about it; of a missing table, what a relay can do, too.
+async fn explained(failure: Failure, target: &Target, store: Option<&dyn Store>) -> Failure {
+    let Some(error) = failure.library() else { return failure };
+    let more =
+        if *error.kind() == ErrorKind::TableMissing { ", or start the relay with --migrate" } else { "" };
+    match remedy::advice(error, target, store, Need::Deliver).await {
+        Some((exit, message)) => Failure::new(exit, format!("{message}{more}")),
+        None => failure,
     }
 }

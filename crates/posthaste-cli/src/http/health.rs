@@ -6,7 +6,8 @@
 //! | `degraded` | 200 | a relay is paused, or a sink is paused or rests: another process would do no better |
 //! | `not_ready` | 503 | it starts or drains, or a table or its database cannot be worked with |
 //!
-//! However many ask, the database is asked once a second at most, and waited for no longer than two.
+//! However many ask, the database is asked once a second at most, and waited for no longer than two. It is asked through a
+//! connection of its own: that all others are busy says nothing of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use posthaste::ErrorKind;
 use posthaste::relay::RelayStatus;
 use posthaste::store::Store;
 use serde::Serialize;
@@ -24,12 +26,10 @@ use tokio::time::Instant;
 
 use super::Served;
 use super::problem;
-use crate::daemon::{Daemon, Table};
+use crate::daemon::{Daemon, PROBE, Table};
 
 /// How long an answer is good for.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long a database has to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// `GET /healthz`
 pub(super) async fn healthz() -> Response {
@@ -108,8 +108,8 @@ async fn look(daemon: &Daemon) -> Report {
     let mut asked = JoinSet::new();
     for (at, table) in daemon.tables().values().enumerate() {
         if let Some(opened) = table.opened() {
-            let store = Arc::clone(&opened.store);
-            asked.spawn(async move { (at, ask(&*store).await) });
+            let probed = Arc::clone(&opened.probed);
+            asked.spawn(async move { (at, ask(&*probed).await) });
         }
     }
     for (at, answer) in asked.join_all().await {
@@ -189,11 +189,14 @@ pub(super) fn doing(relay: &RelayStatus) -> &'static str {
 /// Whether the table can be read and has every migration.
 async fn ask(store: &dyn Store) -> Result<(), String> {
     let asked = async {
-        store.stats(1).await?;
+        // Ended by the database itself, too: its connection is free for the next who asks.
+        store.within(PROBE).stats(1).await?;
         store.migrations().await
     };
-    match tokio::time::timeout(PATIENCE, asked).await {
-        Err(_) => Err(format!("the database did not answer within {PATIENCE:?}")),
+    let silent = || Err(format!("the database did not answer within {PROBE:?}"));
+    match tokio::time::timeout(PROBE, asked).await {
+        Err(_) => silent(),
+        Ok(Err(error)) if *error.kind() == ErrorKind::TooSlow => silent(),
         Ok(Err(error)) => Err(error.to_string()),
         Ok(Ok(migrations)) => {
             let missing: Vec<String> = migrations

@@ -32,6 +32,7 @@ pub(super) enum Kind {
     UnsupportedMediaType,
     Invalid,
     Unconfirmed,
+    TooSlow,
     Internal,
     Unavailable,
 }
@@ -51,6 +52,7 @@ impl Kind {
             Self::UnsupportedMediaType => ("unsupported_media_type", StatusCode::UNSUPPORTED_MEDIA_TYPE),
             Self::Invalid => ("invalid", StatusCode::UNPROCESSABLE_ENTITY),
             Self::Unconfirmed => ("unconfirmed", StatusCode::UNPROCESSABLE_ENTITY),
+            Self::TooSlow => ("too_slow", StatusCode::UNPROCESSABLE_ENTITY),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR),
             Self::Unavailable => ("unavailable", StatusCode::SERVICE_UNAVAILABLE),
         }
@@ -88,6 +90,8 @@ impl From<posthaste::Error> for Problem {
     fn from(error: posthaste::Error) -> Self {
         let kind = match (error.kind(), Exit::from(error.kind())) {
             (ErrorKind::PayloadTooLarge { .. }, _) => Kind::TooLarge,
+            // Asking for the same again would take as long again: whoever asks has to ask for less.
+            (ErrorKind::TooSlow, _) => Kind::TooSlow,
             (ErrorKind::Conflict, _) | (_, Exit::Database | Exit::Table) => Kind::Unavailable,
             (_, Exit::BadInput) => Kind::Invalid,
             _ => Kind::Internal,
@@ -111,8 +115,27 @@ pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> Response {
 /// A value as an answer with this code.
 pub(super) fn json_with<T: Serialize + ?Sized>(code: StatusCode, value: &T) -> Response {
     match serde_json::to_vec(value) {
-        Ok(text) => (code, [("content-type", "application/json")], text).into_response(),
+        Ok(mut text) => {
+            // So that a shell's prompt does not stand behind it.
+            text.push(b'\n');
+            (code, [("content-type", "application/json")], text).into_response()
+        }
         // What is shown is made of texts and numbers: it can always be written.
         Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn op5_an_answer_ends_with_a_line_break() {
+        for answer in [json(&[1]), Problem::bad("no").into_response()] {
+            let body = answer.into_body().collect().await.map(|body| body.to_bytes());
+            assert!(body.is_ok_and(|body| body.ends_with(b"\n") && !body.ends_with(b"\n\n")));
+        }
     }
 }

@@ -219,6 +219,7 @@ fn op5_a_queue_has_neither() {
 #[test]
 fn op5_a_table_that_is_only_purged_has_no_relay() {
     let dir = Dir::new();
+    dir.run(["--table", "old", "migrate", "up"]).exits(0);
     dir.run(["--table", "old", "enqueue", "a", "1"]).exits(0);
     let (daemon, client) =
         start_with(&dir, "relay.tables = [\"outbox\"]\ncleaner.tables = [\"outbox\", \"old\"]\n");

@@ -3,7 +3,7 @@
 //! Sequences are given out when rows are written, so that an event may appear below others that were seen before. A
 //! sequence that is passed over is looked for again until it is there or its transaction cannot be running any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,13 @@ use uuid::Uuid;
 
 use super::Admin;
 use crate::error::Result;
-use crate::store::{Arrival, Filter, Record, Running, Sought, Store};
+use crate::store::arrivals::SLACK;
+use crate::store::{Arrival, Filter, Missed, Record, Running, Sought, Store};
 
 /// Events read at once.
-const PAGE: u32 = 200;
-/// How far back the beginning is looked for, and how many sequences are missed at most.
+const PAGE: usize = 200;
+/// How far back the beginning is looked for, how many rows are found at once, and how many sequences are missed at most.
 const FAR: u32 = 10_000;
-/// How far the times of neighbours may differ from the order of their sequences.
-const SLACK: Duration = Duration::from_secs(10);
 /// For how long a sequence is missed at least: one may have been given out to a transaction that the database does not
 /// count as running yet.
 const SOON: Duration = Duration::from_secs(5);
@@ -68,6 +67,11 @@ pub struct Tail {
     after: i64,
     /// When the last row before was written: what is above was at about that time, or later.
     at: OffsetDateTime,
+    /// Found above it, and not passed yet: what has been written since some time is looked for once, not with each page.
+    ahead: VecDeque<Arrival>,
+    /// Whether there is more than that, and what was known of transactions when it was found.
+    more: bool,
+    running: Running,
     missing: BTreeMap<i64, Missing>,
     /// Found, and not told yet: the database was gone in between.
     untold: Vec<Uuid>,
@@ -85,8 +89,9 @@ impl std::fmt::Debug for Tail {
 /// A sequence that was passed over.
 #[derive(Debug, Clone, Copy)]
 struct Missing {
-    /// When the last row before was written: this one was at about that time, or later.
+    /// When the rows around it were written: this one was at about that time.
     since: OffsetDateTime,
+    until: OffsetDateTime,
     noticed: Instant,
     looked: Instant,
     /// The next transaction to begin, once it has been missing for a while: those before are the ones that may have it.
@@ -94,9 +99,9 @@ struct Missing {
 }
 
 impl Missing {
-    fn new(since: OffsetDateTime) -> Self {
+    fn new(since: OffsetDateTime, until: OffsetDateTime) -> Self {
         let now = Instant::now();
-        Self { since, noticed: now, looked: now, before: None }
+        Self { since, until, noticed: now, looked: now, before: None }
     }
 
     /// The longer it has been missing, the more rarely it is looked for.
@@ -129,10 +134,19 @@ impl Admin {
         let now = store.now().await?;
         let recently = now - RECENT;
         let from = since.unwrap_or(recently).min(recently);
-        let begun = store.arrivals(Sought::Newest(FAR), from - SLACK).await?;
+        let begun = store.arrivals(Sought::Newest { limit: FAR, since: from - SLACK }).await?;
         let rows = &begun.rows[..];
-        let mut tail =
-            Tail { store, filter, after: 0, at: from, missing: BTreeMap::new(), untold: Vec::new() };
+        let mut tail = Tail {
+            store,
+            filter,
+            after: 0,
+            at: from,
+            ahead: VecDeque::new(),
+            more: false,
+            running: begun.running,
+            missing: BTreeMap::new(),
+            untold: Vec::new(),
+        };
         // Where it begins is behind everything that is not to be told, and may be in the middle of what was written of late.
         let first = since.and_then(|since| rows.iter().position(|row| row.created_at >= since));
         let (before, told) = rows.split_at(first.unwrap_or(rows.len()));
@@ -146,6 +160,7 @@ impl Admin {
             (None, Some(row)) => row.sequence - 1,
             (None, None) => 0,
         };
+        tail.ahead = told.to_vec().into();
         Ok(tail)
     }
 }
@@ -154,10 +169,16 @@ impl Tail {
     /// What has been committed since the last look.
     pub async fn look(&mut self) -> Result<Committed> {
         let now = self.store.now().await?;
-        let arrived = self.store.arrivals(Sought::After(self.after, PAGE), self.at - SLACK).await?;
-        let more = arrived.rows.len() == PAGE as usize;
-        let overlooked = self.pass(&arrived.rows, arrived.running, now);
-        self.untold.extend(arrived.rows.iter().map(|row| row.id));
+        if self.ahead.is_empty() {
+            let sought = Sought::After { sequence: self.after, written: self.at, limit: FAR };
+            let arrived = self.store.arrivals(sought).await?;
+            (self.more, self.running) = (arrived.more, arrived.running);
+            self.ahead = arrived.rows.into();
+        }
+        let page: Vec<Arrival> = self.ahead.drain(..self.ahead.len().min(PAGE)).collect();
+        let more = self.more || !self.ahead.is_empty();
+        let overlooked = self.pass(&page, self.running, now);
+        self.untold.extend(page.iter().map(|row| row.id));
         self.look_for_missing().await?;
         let mut events = self.store.fitting(&self.filter, &self.untold).await?;
         self.untold.clear();
@@ -176,18 +197,20 @@ impl Tail {
             .collect();
         due.sort_unstable();
         due.truncate(SOUGHT);
-        let due: Vec<i64> = due.into_iter().map(|(_, sequence)| sequence).collect();
-        let Some(oldest) =
-            due.iter().filter_map(|sequence| self.missing.get(sequence)).map(|m| m.since).min()
-        else {
-            return Ok(());
+        let missed = |sequence: i64| {
+            let Missing { since, until, .. } = *self.missing.get(&sequence)?;
+            Some(Missed { sequence, since, until })
         };
-        let found = self.store.arrivals(Sought::Among(&due), oldest - SLACK).await?;
+        let due: Vec<Missed> = due.into_iter().filter_map(|(_, sequence)| missed(sequence)).collect();
+        if due.is_empty() {
+            return Ok(());
+        }
+        let found = self.store.arrivals(Sought::Among(&due)).await?;
         for row in &found.rows {
             self.missing.remove(&row.sequence);
             self.untold.push(row.id);
         }
-        for sequence in due {
+        for Missed { sequence, .. } in due {
             if let Some(missing) = self.missing.get_mut(&sequence) {
                 missing.looked = now;
                 if !missing.may_come(found.running, now) {
@@ -210,8 +233,10 @@ impl Tail {
                         row.sequence.saturating_sub(i64::from(FAR))
                     }
                 };
+                // Whose row says that it was written before its forerunner says nothing of the time in between.
+                let until = if row.created_at < self.at - SLACK { now } else { row.created_at.min(now) };
                 for sequence in (self.after + 1).max(furthest)..row.sequence {
-                    self.missing.insert(sequence, Missing::new(self.at));
+                    self.missing.insert(sequence, Missing::new(self.at, until.max(self.at)));
                 }
             }
             self.after = self.after.max(row.sequence);
@@ -232,7 +257,7 @@ mod tests {
 
     #[test]
     fn op1_a_sequence_is_missed_until_its_transaction_must_have_ended() {
-        let mut missing = Missing::new(OffsetDateTime::UNIX_EPOCH);
+        let mut missing = Missing::new(OffsetDateTime::UNIX_EPOCH, OffsetDateTime::UNIX_EPOCH);
         let begun = missing.noticed;
         let after = |seconds| begun + Duration::from_secs(seconds);
         assert!(missing.may_come(Running::From(50, 50), after(1)), "it may have begun only now");
@@ -246,7 +271,7 @@ mod tests {
 
     #[test]
     fn op1_what_has_been_missing_for_long_is_looked_for_rarely() {
-        let mut missing = Missing::new(OffsetDateTime::UNIX_EPOCH);
+        let mut missing = Missing::new(OffsetDateTime::UNIX_EPOCH, OffsetDateTime::UNIX_EPOCH);
         missing.looked = missing.noticed + Duration::from_secs(80);
         assert!(!missing.is_due(missing.noticed + Duration::from_secs(90)));
         assert!(missing.is_due(missing.noticed + Duration::from_secs(92)));

@@ -8,8 +8,8 @@
 //! | `lease` | 60 s | twice the timeout of a dispatch |
 //!
 //! It asks again at once while it gets all it asked for, soon after it got some, and more and more rarely, down
-//! to the poll interval, while it gets nothing. A claim starts where the last one left off; at least once a
-//! second one starts from the beginning, for what became available behind its back.
+//! to the poll interval, while it gets nothing. A claim starts where the last one left off, or a little before where there
+//! is no backlog; at least once a second one starts from the beginning, for what became available behind its back.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -33,6 +33,9 @@ use crate::telemetry;
 
 /// After a wake-up, what commits within this time is claimed together with its cause.
 const LINGER: Duration = Duration::from_millis(1);
+/// How far before the last one's end a claim starts that goes through no backlog. A row is available from when its transaction
+/// began: one that committed after others lies there, and is not to wait for the next claim from the beginning.
+const OVERLAP: Duration = Duration::from_millis(250);
 /// The longest time between two claims from the beginning.
 const SWEEP: Duration = Duration::from_secs(1);
 /// And when they take long.
@@ -59,6 +62,8 @@ pub(super) struct Claimer {
     epoch: Epoch,
     /// Whether the last claim left topics out because their routes have enough to do.
     crowded: bool,
+    /// Whether the last claim got all it asked for.
+    full: bool,
     /// Whether there is more at once, however little the last claim got.
     more: bool,
     /// Whether the last claim got nothing because it is not known yet what is this relay's to deliver.
@@ -100,6 +105,7 @@ impl Claimer {
             pass: None,
             epoch: Epoch::default(),
             crowded: false,
+            full: false,
             more: false,
             unready: false,
         }
@@ -205,7 +211,12 @@ impl Claimer {
         let sweeps = self.pass.is_some() || self.is_sweep_due();
         let (topics, crowded) = engine.topics();
         self.crowded = crowded;
-        let claim = self.request(&slots).after(if sweeps { None } else { self.mark }).topics(topics);
+        let after = match self.mark {
+            _ if sweeps => None,
+            Some(mark) if !self.full => Some(mark.earlier(OVERLAP)),
+            mark => mark,
+        };
+        let claim = self.request(&slots).after(after).topics(topics);
         match engine.ask(claim.clone()).await {
             Ok(batch) => {
                 engine.outage.over(Doing::Claiming);
@@ -216,6 +227,7 @@ impl Claimer {
                 let got = batch.events.len() + batch.buried.len();
                 (self.more, self.unready) = (batch.more, batch.unready);
                 let full = got >= claim.limit as usize;
+                self.full = full;
                 self.mark = match () {
                     // What was left out is soon to be claimed, and lies before this.
                     () if crowded && sweeps && full => {
@@ -293,7 +305,7 @@ impl Claimer {
         let engine = &self.engine;
         let until = claimed + engine.settings.lease;
         let held = engine.leases.hold(batch.events.iter().map(|claimed| (claimed.lease.clone(), until)));
-        let got = Instant::now();
+        let (got, age) = (Instant::now(), engine.ages());
         let jobs: Vec<Job> = batch
             .events
             .into_iter()
@@ -312,7 +324,7 @@ impl Claimer {
                     held,
                     source: Source::Claimed,
                     company: usize::MAX,
-                    age: engine.age(claimed.created_at),
+                    age: age(claimed.created_at),
                     got,
                     pass: self.pass.clone(),
                     turn: claimed.turn,

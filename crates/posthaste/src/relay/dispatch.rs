@@ -9,11 +9,12 @@
 //! Each publish is a task of its own: a panic, a failure or a hang is that batch's and nobody else's. Where
 //! there are several routes, none takes more than three quarters of the workers.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
@@ -469,7 +470,7 @@ impl Dispatcher {
 
     /// Publishes of these aggregates have ended: the next of each are called, or, where one was not delivered, all that
     /// is under way behind it is parked.
-    fn call_next(&mut self, keys: HashSet<Key>) -> Vec<Ended> {
+    fn call_next(&mut self, keys: FxHashSet<Key>) -> Vec<Ended> {
         let mut ended = Vec::new();
         for key in keys {
             let ways = &self.engine.ways;
@@ -509,7 +510,7 @@ impl Dispatcher {
             self.full_since = None;
             return;
         }
-        let slow: HashSet<Key> = self
+        let slow: FxHashSet<Key> = self
             .batches
             .values()
             .filter(|batch| batch.started.elapsed() >= LONG)
@@ -576,7 +577,7 @@ impl Dispatcher {
 }
 
 /// The aggregates that these are of.
-fn keys_of(jobs: &[Job]) -> HashSet<Key> {
+fn keys_of(jobs: &[Job]) -> FxHashSet<Key> {
     jobs.iter().filter_map(|job| job.turn.as_ref()).map(Turn::key).collect()
 }
 

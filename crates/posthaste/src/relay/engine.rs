@@ -257,10 +257,10 @@ impl Engine {
         self.hot.set_skew(skew);
     }
 
-    /// How long ago something happened, by the database's clock.
-    pub(super) fn age(&self, at: OffsetDateTime) -> Duration {
+    /// Tells how long ago something happened, by the database's clock.
+    pub(super) fn ages(&self) -> impl Fn(OffsetDateTime) -> Duration + use<> {
         let now = OffsetDateTime::now_utc() + time::Duration::microseconds(self.skew.load(Ordering::Relaxed));
-        Duration::try_from(now - at).unwrap_or_default()
+        move |at| Duration::try_from(now - at).unwrap_or_default()
     }
 
     /// What may be claimed: anything if any route is open, one event if one is to be probed.

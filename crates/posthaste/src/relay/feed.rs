@@ -73,12 +73,8 @@ impl Feed {
             Self::Stream(stream) => stream.claim(claim).await,
             Self::Queue(store) => {
                 let batch = store.claim(claim).await?;
-                let event = |Claimed { event, lease, created_at }| FedEvent {
-                    event: Arc::new(event),
-                    lease,
-                    created_at,
-                    turn: None,
-                };
+                let event =
+                    |Claimed { event, lease, created_at }| FedEvent { event, lease, created_at, turn: None };
                 let events = batch.events.into_iter().map(event).collect();
                 Ok(Fed { events, buried: batch.buried, mark: batch.mark, ..Fed::default() })
             }

@@ -4,14 +4,16 @@
 //! first is *called*: it waits for a worker of its route, or runs. Where the sink keeps the order of a batch, those right
 //! behind it that take the same route are called with it. The others are called when that has ended.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::job::Job;
 use super::order::{Key, Turn};
 
 /// The lines of all aggregates of which anything waits or runs.
 #[derive(Default)]
-pub(super) struct Lines(HashMap<Key, Line>);
+pub(super) struct Lines(FxHashMap<Key, Line>);
 
 /// One aggregate's line.
 #[derive(Default)]
@@ -40,14 +42,14 @@ impl Line {
 /// The aggregates of one publish.
 #[derive(Default)]
 pub(super) struct Company {
-    keys: HashSet<Key>,
+    keys: FxHashSet<Key>,
     /// Whether the sink keeps the order of a batch.
     keeps_order: bool,
 }
 
 impl Company {
     pub(super) fn new(keeps_order: bool) -> Self {
-        Self { keys: HashSet::new(), keeps_order }
+        Self { keys: FxHashSet::default(), keeps_order }
     }
 }
 

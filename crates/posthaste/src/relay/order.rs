@@ -5,11 +5,12 @@
 //! delivered, those that are under way behind it are not dispatched any more: they are parked behind it, in order. What
 //! is read later is found parked in the database by then, or is still among those under way.
 
-use std::collections::HashMap;
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
 
 use crate::event::Event;
 
@@ -45,7 +46,7 @@ pub(super) fn stored_key(event: &Event, ordered: bool) -> String {
 /// What is under way of each aggregate.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    aggregates: Mutex<HashMap<Key, Aggregate>>,
+    aggregates: Mutex<FxHashMap<Key, Aggregate>>,
     /// How many turns there were.
     turns: AtomicU64,
 }
@@ -101,7 +102,7 @@ impl Order {
         self.lock().remove(&key);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Aggregate>> {
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<Key, Aggregate>> {
         self.aggregates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -67,8 +67,8 @@ pub(super) async fn publish(
 
 /// Which of these leases outlast the timeout, after renewing those that would not.
 async fn startable(engine: &Arc<Engine>, held: &[Arc<Held>], timeout: Duration) -> Vec<bool> {
-    let short: Vec<Arc<Held>> =
-        held.iter().filter(|held| !engine.leases.lasts(held, timeout)).cloned().collect();
+    let lasting = engine.leases.lasting(timeout);
+    let short: Vec<Arc<Held>> = held.iter().filter(|held| !lasting(held)).cloned().collect();
     if !short.is_empty() {
         // A task of its own: a statement is not to be cut off when the dispatch is.
         let engine = Arc::clone(engine);
@@ -81,7 +81,8 @@ async fn startable(engine: &Arc<Engine>, held: &[Arc<Held>], timeout: Duration) 
         let _ = renewed.await;
     }
     let may = engine.may_dispatch();
-    held.iter().map(|held| may && engine.leases.lasts(held, timeout) && !held.is_lost()).collect()
+    let lasting = engine.leases.lasting(timeout);
+    held.iter().map(|held| may && lasting(held) && !held.is_lost()).collect()
 }
 
 async fn answers_of(

@@ -78,9 +78,10 @@ impl Leases {
         held
     }
 
-    /// Whether the lease lasts at least this long.
-    pub(super) fn lasts(&self, held: &Held, long: Duration) -> bool {
-        held.until.load(Ordering::Acquire) >= self.stamp(Instant::now() + long)
+    /// Tells of a lease whether it lasts at least this long from now.
+    pub(super) fn lasting(&self, long: Duration) -> impl Fn(&Held) -> bool + use<> {
+        let until = self.stamp(Instant::now() + long);
+        move |held| held.until.load(Ordering::Acquire) >= until
     }
 
     /// Extends these leases and marks those that were lost; a busy one lasts as long as it did.

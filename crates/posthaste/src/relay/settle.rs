@@ -6,11 +6,11 @@
 //! taken meanwhile, so that nothing piles up, and nothing is claimed before it has caught up. A row that the database
 //! refuses to change, or that another transaction holds, keeps nobody else's from being settled.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -140,9 +140,8 @@ impl Settler {
     /// Counts and logs what was written, frees the slots, and answers with what is still to be written.
     fn account(&self, batch: Vec<Ended>, heard: &Heard) -> Vec<Ended> {
         let engine = &self.engine;
-        let mut counts: HashMap<(&str, &'static str), u64> = HashMap::new();
-        let mut dead: HashMap<&str, u64> = HashMap::new();
-        let mut latencies: HashMap<&str, telemetry::Latencies> = HashMap::new();
+        let now = Instant::now();
+        let mut told: FxHashMap<&str, Told> = FxHashMap::default();
         let (busy, done): (Vec<Ended>, Vec<Ended>) =
             batch.into_iter().partition(|ended| heard.busy.contains(&ended.job.held.lease));
         engine.depths.settling.fetch_sub(done.len(), Ordering::Relaxed);
@@ -153,29 +152,52 @@ impl Settler {
                 continue;
             }
             let topic = job.delivery.event.topic();
-            if let Some(result) = ending.result {
-                *counts.entry((topic, result)).or_default() += 1;
-                let latencies =
-                    latencies.entry(topic).or_insert_with(|| telemetry::latencies(&engine.table, topic));
-                latencies.dispatch.record(ending.took.as_secs_f64());
-                if ending.verdict == Verdict::Delivered {
-                    latencies.delivery.record((job.age + job.got.elapsed()).as_secs_f64());
-                }
-            }
-            if matches!(ending.verdict, Verdict::Dead { .. }) {
-                *dead.entry(topic).or_default() += 1;
-            }
+            told.entry(topic).or_insert_with(|| Told::of(engine, topic)).note(job, ending, now);
             engine.conclude(job, ending);
         }
-        for ((topic, result), n) in counts {
-            telemetry::dispatched(&engine.table, topic, result, n);
-        }
-        for (topic, n) in dead {
-            telemetry::dead(&engine.table, topic, n);
+        for (topic, told) in told {
+            told.tell(engine, topic);
         }
         drop(done);
         engine.slots.tell();
         busy
+    }
+}
+
+/// What the metrics are told of one topic's events.
+struct Told {
+    results: Vec<(&'static str, u64)>,
+    dead: u64,
+    latencies: telemetry::Latencies,
+}
+
+impl Told {
+    fn of(engine: &Engine, topic: &str) -> Self {
+        Self { results: Vec::new(), dead: 0, latencies: telemetry::latencies(&engine.table, topic) }
+    }
+
+    fn note(&mut self, job: &Job, ending: &Ending, now: Instant) {
+        if let Some(result) = ending.result {
+            match self.results.iter_mut().find(|(known, _)| *known == result) {
+                Some((_, n)) => *n += 1,
+                None => self.results.push((result, 1)),
+            }
+            self.latencies.dispatch.record(ending.took.as_secs_f64());
+            if ending.verdict == Verdict::Delivered {
+                let since = now.saturating_duration_since(job.got);
+                self.latencies.delivery.record((job.age + since).as_secs_f64());
+            }
+        }
+        self.dead += u64::from(matches!(ending.verdict, Verdict::Dead { .. }));
+    }
+
+    fn tell(self, engine: &Engine, topic: &str) {
+        for (result, n) in self.results {
+            telemetry::dispatched(&engine.table, topic, result, n);
+        }
+        if self.dead > 0 {
+            telemetry::dead(&engine.table, topic, self.dead);
+        }
     }
 }
 

@@ -3,18 +3,47 @@
 //! A sequence is given out when a row is written, not when it commits: a row may appear below others that were seen
 //! long before. What is known of transactions tells for how long one may.
 
+use std::time::Duration;
+
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Which rows.
+/// How far the times of neighbours may differ from the order of their sequences.
+pub(crate) const SLACK: Duration = Duration::from_secs(10);
+
+/// Which rows. A queue on PostgreSQL has no index of their sequences and finds them by the time they were written; the
+/// others mind no times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sought<'a> {
-    /// The newest, at most so many.
-    Newest(u32),
-    /// Those above this sequence, the lowest first, at most so many.
-    After(i64, u32),
-    /// Those of these sequences that are there.
-    Among(&'a [i64]),
+    /// The newest.
+    Newest {
+        /// At most so many.
+        limit: u32,
+        /// Written at or after this time.
+        since: OffsetDateTime,
+    },
+    /// Those above a sequence, the lowest first.
+    After {
+        /// That sequence.
+        sequence: i64,
+        /// When its row was written.
+        written: OffsetDateTime,
+        /// At most so many.
+        limit: u32,
+    },
+    /// Those of these that are there.
+    Among(&'a [Missed]),
+}
+
+/// A sequence that was not there while others around it were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missed {
+    /// Its place in the table.
+    pub sequence: i64,
+    /// When the row before it was written.
+    pub since: OffsetDateTime,
+    /// When the row behind it was.
+    pub until: OffsetDateTime,
 }
 
 /// A row that is there.
@@ -34,8 +63,29 @@ pub struct Arrival {
 pub struct Arrivals {
     /// In the order of their sequences.
     pub rows: Vec<Arrival>,
+    /// Whether there are more, or may be.
+    pub more: bool,
     /// What is known of the transactions that may still write.
     pub running: Running,
+}
+
+impl Arrivals {
+    /// Rows that were looked for up to a limit, in whatever order.
+    pub(crate) fn of(mut rows: Vec<Arrival>, limit: Option<u32>, running: Running) -> Self {
+        rows.sort_unstable_by_key(|row| row.sequence);
+        let more = limit.is_some_and(|limit| rows.len() >= limit as usize);
+        Self { rows, more, running }
+    }
+}
+
+impl Sought<'_> {
+    /// How many at most, if that is said.
+    pub(crate) fn limit(&self) -> Option<u32> {
+        match self {
+            Self::Newest { limit, .. } | Self::After { limit, .. } => Some(*limit),
+            Self::Among(_) => None,
+        }
+    }
 }
 
 /// What is known of transactions that have not ended.

@@ -1,6 +1,7 @@
 //! Claims: what a worker asks for and what it gets.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use time::OffsetDateTime;
@@ -184,6 +185,13 @@ pub struct Mark {
     pub(crate) sequence: i64,
 }
 
+impl Mark {
+    /// A mark this long before it.
+    pub(crate) fn earlier(self, by: Duration) -> Self {
+        Self { available_at: self.available_at.saturating_sub(by.try_into().unwrap_or_default()), sequence: 0 }
+    }
+}
+
 /// What a claim got.
 #[derive(Debug, Clone, Default)]
 pub struct ClaimedBatch {
@@ -212,7 +220,7 @@ impl ClaimedBatch {
 #[derive(Debug, Clone)]
 pub struct Claimed {
     /// The event as it was written.
-    pub event: Event,
+    pub event: Arc<Event>,
     /// The right to settle it.
     pub lease: Lease,
     /// When its row was written, by the database's clock.

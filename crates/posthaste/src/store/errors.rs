@@ -1,5 +1,6 @@
 //! What the databases' errors have in common.
 
+use std::fmt;
 use std::time::Duration;
 
 use sqlx::Error as SqlxError;
@@ -39,6 +40,23 @@ pub(crate) fn message(kind: &ErrorKind, table: &TableName, said: &str) -> String
         ErrorKind::Unreachable => format!("the database of table {table} cannot be reached ({said})"),
         _ => format!("the database failed on table {table} ({said})"),
     }
+}
+
+/// A look that the database ended, because it took longer than it may or because the database itself allows less.
+pub(crate) fn too_slow(
+    table: &TableName,
+    sought: &dyn fmt::Display,
+    took: Duration,
+    error: SqlxError,
+) -> Error {
+    let took = match took {
+        took if took < Duration::from_secs(1) => format!("{} ms", took.as_millis()),
+        took => format!("{:.0} s", took.as_secs_f64()),
+    };
+    let message = format!(
+        "looking for {sought} in table {table} took too long, and the database ended it after {took}"
+    );
+    Error::new(ErrorKind::TooSlow, message).because(error)
 }
 
 /// How long a server may take to answer a new connection, or a session's question.

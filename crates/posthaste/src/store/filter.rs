@@ -183,6 +183,37 @@ impl Filter {
     }
 }
 
+/// What is looked for, for people: `dead events of topic "order.*", written since 2026-01-01 …`.
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.id, self.status) {
+            (Some(id), _) => write!(f, "event {id}")?,
+            (None, Some(status)) => write!(f, "{status} events")?,
+            (None, None) => f.write_str("events")?,
+        }
+        let texts = [
+            ("topic", &self.topic),
+            ("type", &self.event_type),
+            ("aggregate type", &self.aggregate_type),
+            ("aggregate", &self.aggregate_id),
+            ("tenant", &self.tenant_id),
+            ("namespace", &self.namespace),
+        ];
+        let mut joint = " of";
+        for (name, value) in texts.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
+            write!(f, "{joint} {name} {value:.60?}")?;
+            joint = " and";
+        }
+        let times = [("since", self.since), ("before", self.until)];
+        let mut joint = " written";
+        for (name, at) in times.iter().filter_map(|(name, at)| Some((name, (*at)?))) {
+            write!(f, "{joint} {name} {at}")?;
+            joint = " and";
+        }
+        Ok(())
+    }
+}
+
 /// For the statements of the databases.
 impl Filter {
     /// Columns that must equal a text. The names are constants, so that they can be put into SQL.

@@ -196,7 +196,7 @@ impl Rows {
             };
             let mut event = row.event.clone();
             event.available = Available::At(row.available_at);
-            batch.events.push(Claimed { event, lease, created_at: row.created_at });
+            batch.events.push(Claimed { event: Arc::new(event), lease, created_at: row.created_at });
         }
         batch
     }
@@ -370,6 +370,14 @@ impl Store for MemoryStore {
         Ok(settled)
     }
 
+    fn with_connections(&self, _connections: u32) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
+    fn within(&self, _limit: Duration) -> Arc<dyn Store> {
+        Arc::new(self.clone())
+    }
+
     fn dedicated(&self) -> Arc<dyn Store> {
         Arc::new(self.clone())
     }
@@ -419,7 +427,7 @@ impl Store for MemoryStore {
             .collect())
     }
 
-    async fn arrivals(&self, sought: Sought<'_>, _since: OffsetDateTime) -> Result<Arrivals> {
+    async fn arrivals(&self, sought: Sought<'_>) -> Result<Arrivals> {
         let rows = self.lock();
         let arrived = |row: &Row| Arrival {
             sequence: row.sequence,
@@ -428,22 +436,18 @@ impl Store for MemoryStore {
         };
         let all = &rows.by_sequence;
         let rows = match sought {
-            Sought::Newest(limit) => {
-                let mut newest: Vec<Arrival> = all.values().rev().take(limit as usize).map(arrived).collect();
-                newest.reverse();
-                newest
-            }
-            Sought::After(after, limit) => all
-                .range(after.saturating_add(1)..)
+            Sought::Newest { limit, .. } => all.values().rev().take(limit as usize).map(arrived).collect(),
+            Sought::After { sequence, limit, .. } => all
+                .range(sequence.saturating_add(1)..)
                 .take(limit as usize)
                 .map(|(_, row)| arrived(row))
                 .collect(),
-            Sought::Among(sequences) => {
-                sequences.iter().filter_map(|sequence| all.get(sequence)).map(arrived).collect()
+            Sought::Among(missed) => {
+                missed.iter().filter_map(|missed| all.get(&missed.sequence)).map(arrived).collect()
             }
         };
         // A row is written when its transaction commits.
-        Ok(Arrivals { rows, running: Running::InOrder })
+        Ok(Arrivals::of(rows, sought.limit(), Running::InOrder))
     }
 
     async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>> {

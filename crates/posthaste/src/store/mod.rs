@@ -14,6 +14,7 @@
 //! | `wake.rs` | notifications between processes |
 //! | `activity.rs` | who is at work, and how fast |
 //! | `arrivals.rs` | rows by their sequences, for those who follow the table |
+//! | `look.rs` | a connection to look with, for no longer than is allowed |
 //! | `admin.rs` | look, count, replay, discard, purge |
 //! | `schema.rs` | migrations under a lock, validation against the live table |
 //! | `health.rs` | what the database knows of itself and of who works on the table |
@@ -22,7 +23,7 @@
 //!
 //! All times stored or compared are the database's own clock.
 
-mod arrivals;
+pub(crate) mod arrivals;
 mod claim;
 pub(crate) mod columns;
 mod connect;
@@ -59,7 +60,7 @@ use uuid::Uuid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 
-pub use arrivals::{Arrival, Arrivals, Running, Sought};
+pub use arrivals::{Arrival, Arrivals, Missed, Running, Sought};
 pub(crate) use claim::exhausted;
 pub use claim::{AttemptLimits, Buried, Claim, Claimed, ClaimedBatch, Mark, Topics};
 pub use connect::{Dialect, connect};
@@ -174,6 +175,16 @@ pub trait Store: Send + Sync + 'static {
     /// connections, and [`close`](Self::close) closes those of both.
     fn dedicated(&self) -> Arc<dyn Store>;
 
+    /// The same table through at most so many connections of its own, on every database but memory: for what must be
+    /// answered while all others are busy. It has to be [closed](Self::close) by itself.
+    fn with_connections(&self, connections: u32) -> Arc<dyn Store>;
+
+    /// The same table through the same connections, where no [listing](Self::list), [count](Self::count), look at
+    /// [arrivals](Self::arrivals) or [state](Self::stats) takes longer than this: the database itself ends the statement,
+    /// whether or not somebody still waits for it, and the error is [`TooSlow`](ErrorKind::TooSlow). A limit that the
+    /// database already has stays, where it is shorter (but for MySQL, where this one counts). In memory it changes nothing.
+    fn within(&self, limit: Duration) -> Arc<dyn Store>;
+
     /// Opens a session for a worker.
     async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>>;
 
@@ -213,9 +224,8 @@ pub trait Store: Send + Sync + 'static {
     /// that, and marked as capped where there are, so that its cost does not grow with the table.
     async fn count(&self, filter: &Filter, cap: u32) -> Result<Count>;
 
-    /// Rows by their sequences, without what is in them. PostgreSQL finds those of a queue by the time they were written:
-    /// there, it looks no further back than `since`.
-    async fn arrivals(&self, sought: Sought<'_>, since: OffsetDateTime) -> Result<Arrivals>;
+    /// Rows by their sequences, without what is in them.
+    async fn arrivals(&self, sought: Sought<'_>) -> Result<Arrivals>;
 
     /// Those of these events that fit.
     async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>>;
@@ -285,6 +295,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Which migrations the table has.
     async fn migrations(&self) -> Result<Vec<MigrationState>>;
+
+    /// The outbox tables that posthaste's migrations have made in the same schema, database or file, by their names.
+    async fn tables(&self) -> Result<Vec<TableName>> {
+        Ok(Vec::new())
+    }
 
     /// How the live table differs from what its migrations make; empty if it does not.
     async fn validate(&self) -> Result<Vec<Difference>>;

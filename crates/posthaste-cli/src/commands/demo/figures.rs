@@ -1,6 +1,6 @@
-//! The live line: in a terminal it changes in place, elsewhere there is a new one every second.
+//! The live line: in a terminal it changes in place, cut to its width, elsewhere there is a new one every second.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::customers::Customers;
 use super::shop::Shop;
+use crate::screen;
 
 /// How often the figures are new.
 const EVERY: Duration = Duration::from_secs(1);
@@ -26,9 +27,9 @@ pub(super) struct Figures {
 
 impl Figures {
     pub(super) fn start(shop: &Arc<Shop>, customers: &Arc<Customers>, store: &Arc<dyn Store>) -> Self {
-        let bar = io::stderr().is_terminal().then(|| {
+        let bar = screen::can_move(&io::stderr()).then(|| {
             let bar = ProgressBar::new_spinner();
-            if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_msg}") {
                 bar.set_style(style);
             }
             bar.enable_steady_tick(Duration::from_millis(100));

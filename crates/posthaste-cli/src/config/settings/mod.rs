@@ -46,6 +46,39 @@ pub(crate) struct DatabaseSettings {
     pub(crate) embedded: bool,
     /// The table that commands work on.
     pub(crate) table: String,
+    /// The tables that the configuration names: nobody has mistyped those just now.
+    pub(crate) configured: Vec<String>,
+}
+
+/// When a table is made that nobody asked to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Birth {
+    /// Never: its database was named, or its name was given for this command alone and may be a slip.
+    Asked,
+    /// If its database has no outbox table yet.
+    First,
+    /// Whenever it is missing.
+    Always,
+}
+
+impl DatabaseSettings {
+    /// The same for another table.
+    pub(crate) fn with_table(&self, table: String) -> Self {
+        Self { table, ..self.clone() }
+    }
+
+    /// When its table is made by itself.
+    pub(crate) fn birth(&self) -> Birth {
+        if !self.embedded {
+            Birth::Asked
+        } else if self.configured.contains(&self.table) {
+            Birth::Always
+        } else if self.table == TableName::default().to_string() {
+            Birth::First
+        } else {
+            Birth::Asked
+        }
+    }
 }
 
 /// What the daemon serves.
@@ -80,7 +113,19 @@ impl Config {
             url: SecretUrl::new(self.text(&path).unwrap_or_default(), Secrecy::Password),
             embedded: self.said(&path).is_none(),
             table: self.text(&Path::plain("database.table")).unwrap_or_default(),
+            configured: self.configured_tables(),
         }
+    }
+
+    /// The tables that the file names, or that have settings of their own.
+    fn configured_tables(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.names("tables").into_iter().map(|(name, _)| name).collect();
+        let listed = ["database.table", "relay.tables", "cleaner.tables"].map(Path::plain);
+        for path in listed.iter().filter(|path| matches!(self.origin(path), Origin::File { .. })) {
+            names.extend(self.list(path));
+            names.extend(self.text(path));
+        }
+        names
     }
 
     /// The same for each table that a command may be about: the one that was named, or else those that are relayed.
@@ -90,9 +135,7 @@ impl Config {
         let relayed = if named { Vec::new() } else { self.relayed() };
         match relayed.is_empty() {
             true => vec![database],
-            false => {
-                relayed.into_iter().map(|table| DatabaseSettings { table, ..database.clone() }).collect()
-            }
+            false => relayed.into_iter().map(|table| database.with_table(table)).collect(),
         }
     }
 

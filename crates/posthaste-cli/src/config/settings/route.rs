@@ -41,6 +41,14 @@ impl RouteSettings {
     }
 }
 
+impl RouteSettings {
+    /// Whether it takes every topic of this pattern, of this table. It may say no where only all its patterns together do.
+    fn takes_all(&self, pattern: &str, table: &TableName) -> bool {
+        // What fits with the stars as they are fits with whatever they stand for.
+        self.takes_table(table) && self.takes_topic(pattern)
+    }
+}
+
 /// Whether a topic is as a pattern says, in which `*` stands for any characters.
 fn fits(pattern: &str, topic: &str) -> bool {
     let mut parts = pattern.split('*');
@@ -83,11 +91,61 @@ impl Making<'_> {
                 self.wrong(&Origin::Default, message);
             }
         }
+        if routes.len() == written.len() {
+            self.warn_of_routes(&written, &routes, tables);
+        }
         let used: BTreeSet<&str> = routes.iter().map(|route| route.sink.as_str()).collect();
         for name in sinks.keys().filter(|name| !used.contains(name.as_str())) {
             self.warnings.push(format!("no route leads to sink {name}"));
         }
         routes
+    }
+
+    /// What routes leave out, and what none of them ever gets.
+    fn warn_of_routes(
+        &mut self,
+        written: &[(String, Origin)],
+        routes: &[RouteSettings],
+        tables: &[TableSettings],
+    ) {
+        let relayed: Vec<&TableName> =
+            tables.iter().filter(|table| table.relayed).map(|table| &table.name).collect();
+        for (at, route) in routes.iter().enumerate() {
+            let before = &routes[..at];
+            let mut taken = relayed.iter().filter(|table| route.takes_table(table)).peekable();
+            let is_behind = taken.peek().is_some()
+                && taken.all(|table| {
+                    let all = |pattern: &String| before.iter().any(|first| first.takes_all(pattern, table));
+                    route.topics.iter().all(all)
+                });
+            if is_behind {
+                let (place, origin) = &written[at];
+                self.warnings.push(format!(
+                    "{origin}: routes{place} ({}) is never reached: routes before it take all of its topics, and the first \
+                     that fits is taken; move it before them, or leave it away",
+                    route.topics.join(", ")
+                ));
+            }
+        }
+        let reaches =
+            |pattern: &str, table: &TableName| routes.iter().any(|route| route.takes_all(pattern, table));
+        let open: Vec<String> =
+            relayed.iter().filter(|table| !reaches("*", table)).map(ToString::to_string).collect();
+        if !open.is_empty() {
+            self.warnings.push(format!(
+                "no route takes every topic of table {}: an event whose topic none takes is dead at once, to be replayed when \
+                 there is a route; if others can come up, add a last route with topics = \"*\"",
+                open.join(", ")
+            ));
+        }
+        for (topic, origin) in self.config.names("topics") {
+            if !topic.contains('*') && !relayed.iter().any(|table| reaches(&topic, table)) {
+                self.warnings.push(format!(
+                    "{origin}: [topics.{topic:?}] is for a topic that no route takes: its events are dead at once; add a route, \
+                     or correct its name"
+                ));
+            }
+        }
     }
 
     fn without_routes(&mut self, sinks: &BTreeMap<String, SinkSettings>) -> Vec<RouteSettings> {

@@ -145,12 +145,26 @@ impl Making<'_> {
             envelope = envelope.source(source).unwrap_or_else(|_| Envelope::new(format));
         }
         let kind = match kind.as_str() {
-            "file" => SinkKind::File(self.config.text(&keys.at("path")).unwrap_or_default().into()),
+            "file" => SinkKind::File(self.file_sink(&keys)),
             "http" => SinkKind::Http(self.http_sink(&keys, origin, complete)),
             "nats" => SinkKind::Nats(Box::new(self.nats_sink(&keys))),
             _ => SinkKind::Stdout,
         };
         complete.then_some(SinkSettings { envelope, kind })
+    }
+
+    fn file_sink(&mut self, keys: &Keys<'_>) -> PathBuf {
+        let path = keys.at("path");
+        let file = PathBuf::from(self.config.text(&path).unwrap_or_default());
+        let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
+            let origin = self.config.origin(&path);
+            self.warnings.push(format!(
+                "{origin}: {path} is in the directory {}, which does not exist here; create it before the relay starts",
+                directory.display()
+            ));
+        }
+        file
     }
 
     /// Refuses keys of another kind, and misses those that it needs; whether it has those.

@@ -101,6 +101,9 @@ impl Look<'_> {
         let kind = schema_kind(&differences, states.iter().filter(|s| s.known).map(|s| s.version).max());
         let found = match &kind {
             ErrorKind::TableMissing => format!("table {table} does not exist"),
+            _ if is_foreign(&differences) => {
+                format!("table {table} exists and is no outbox: it has no columns {}, …", TELLING.join(", "))
+            }
             _ => {
                 let told: Vec<_> = differences.iter().take(MOST).map(ToString::to_string).collect();
                 let more = differences.len().saturating_sub(MOST);
@@ -110,6 +113,9 @@ impl Look<'_> {
         };
         let made = kind != ErrorKind::TableMissing;
         let advice = match &kind {
+            ErrorKind::SchemaMismatch if is_foreign(&differences) => {
+                "Name the outbox table instead (`--table`, or the configuration): no migration makes one of this.".to_owned()
+            }
             ErrorKind::SchemaMismatch => drift_advice(&differences),
             kind => sentence(kind.advice()),
         };
@@ -173,6 +179,19 @@ fn schema_kind(differences: &[Difference], known: Option<u32>) -> ErrorKind {
         (_, Some(found)) => ErrorKind::SchemaTooNew { found, known: known.unwrap_or(0) },
         _ => ErrorKind::SchemaMismatch,
     }
+}
+
+/// Columns that no other kind of table is likely to have all of.
+const TELLING: [&str; 3] = ["topic", "event_type", "available_at"];
+
+/// Whether the table is one of somebody else's.
+fn is_foreign(differences: &[Difference]) -> bool {
+    let lacks = |name: &str| {
+        differences
+            .iter()
+            .any(|found| matches!(found, Difference::MissingColumn { column } if column == name))
+    };
+    TELLING.into_iter().all(lacks)
 }
 
 /// What to do about a table that is not as its migrations make it.

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustc_hash::FxHashSet;
 use tokio::time::Instant;
 
 use super::super::feed::{Fed, FedEvent};
@@ -41,7 +42,7 @@ struct Fates {
     each: Vec<Fate>,
     parks: Vec<Park>,
     /// The aggregates of which some are under way that have no place: they have to have it before what is parked now.
-    overtaken: HashSet<Key>,
+    overtaken: FxHashSet<Key>,
 }
 
 impl Fates {
@@ -159,7 +160,7 @@ impl StreamFeed {
 
     /// Tells the reader of pages of which nothing is left.
     async fn finish_empty_pages(&self, state: &mut State) -> Result<()> {
-        let empty = state.finished_without(&HashSet::new());
+        let empty = state.finished_without(std::iter::empty());
         if empty.is_empty() {
             return Ok(());
         }
@@ -191,7 +192,7 @@ impl StreamFeed {
         }
         let holder = self.worker.next_holder();
         let (mut ends, mut given_out) = (Vec::new(), Vec::new());
-        let mut jostled = HashSet::new();
+        let mut jostled = FxHashSet::default();
         for parked in parked {
             let limit = claim.attempts.of(&parked.topic);
             let verdict = match &parked.event {
@@ -320,7 +321,6 @@ impl StreamFeed {
             match (fate, event) {
                 (Fate::GivenOut(turn), Ok(event)) if !lost.contains(&hold.lane) => {
                     let lease = Lease { id, sequence, holder: Arc::clone(&holder), attempt: 1 };
-                    let event = Arc::new(event);
                     let source = Source::Page(number);
                     let out = UnderWay { hold, lease: lease.clone(), event: Arc::clone(&event), source };
                     state.under_way.insert(sequence, out);

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use rustc_hash::FxHashMap;
 use uuid::Uuid;
 
 use super::super::feed::{Heard, Said};
@@ -40,7 +41,8 @@ impl StreamFeed {
         let mut state = self.state.lock().await;
         let mut parks: Vec<(Option<u64>, Park)> = Vec::new();
         let (mut delivered, mut ends) = (Vec::new(), Vec::new());
-        let mut ended: HashMap<i64, &Lease> = HashMap::with_capacity(said.len());
+        let mut ended: FxHashMap<i64, &Lease> = FxHashMap::default();
+        ended.reserve(said.len());
         let mut lost: HashSet<Lease> = HashSet::new();
         for said in said {
             let sequence = said.lease.sequence();
@@ -81,7 +83,7 @@ impl StreamFeed {
         if !ends.is_empty() {
             refused.append(&mut self.stream.settle_parked(&ends, keep).await?);
         }
-        let finished = state.finished_without(&ended.keys().copied().collect());
+        let finished = state.finished_without(ended.keys());
         if !delivered.is_empty() || !finished.is_empty() {
             refused.append(&mut state.reader.settle(&delivered, &finished, keep).await?);
         }
@@ -106,7 +108,7 @@ impl StreamFeed {
         &self,
         state: &State,
         parks: &[(Option<u64>, Park)],
-        ended: &HashMap<i64, &Lease>,
+        ended: &FxHashMap<i64, &Lease>,
     ) -> Vec<i64> {
         let behind = parks.iter().filter(|(_, park)| park.wait == Wait::Behind);
         let mut last: HashMap<&str, (Option<u64>, i64)> = HashMap::new();

@@ -1,9 +1,10 @@
 //! What a feed has in its hands: lanes, pages, and events that were given out and have not ended.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::time::Instant;
 
 use super::super::feed::FedEvent;
@@ -20,9 +21,9 @@ pub(super) struct State {
     /// Lanes that are being given up.
     pub(super) leaving: BTreeSet<u16>,
     /// What is under way and may have been parked where it stands: nobody heard whether it was.
-    pub(super) maybe_parked: HashSet<i64>,
+    pub(super) maybe_parked: FxHashSet<i64>,
     /// By `seq`, what has been given out and is not settled.
-    pub(super) under_way: HashMap<i64, UnderWay>,
+    pub(super) under_way: FxHashMap<i64, UnderWay>,
     pub(super) pages: BTreeMap<u64, PageState>,
     /// What was read and has not been dealt with yet.
     pub(super) kept: Option<Page>,
@@ -76,8 +77,8 @@ impl State {
             holds: BTreeMap::new(),
             unproven: BTreeSet::new(),
             leaving: BTreeSet::new(),
-            maybe_parked: HashSet::new(),
-            under_way: HashMap::new(),
+            maybe_parked: FxHashSet::default(),
+            under_way: FxHashMap::default(),
             pages: BTreeMap::new(),
             kept: None,
             claimed: Vec::new(),
@@ -159,8 +160,8 @@ impl State {
     }
 
     /// Pages of which nothing would be left without these.
-    pub(super) fn finished_without(&self, ended: &HashSet<i64>) -> Vec<u64> {
-        let mut left: HashMap<u64, usize> =
+    pub(super) fn finished_without<'a>(&self, ended: impl Iterator<Item = &'a i64>) -> Vec<u64> {
+        let mut left: BTreeMap<u64, usize> =
             self.pages.iter().map(|(number, page)| (*number, page.left)).collect();
         for sequence in ended {
             if let Some(UnderWay { source: Source::Page(number), .. }) = self.under_way.get(sequence) {

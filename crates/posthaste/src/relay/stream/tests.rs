@@ -58,7 +58,7 @@ impl Fake {
             created_at: OffsetDateTime::UNIX_EPOCH,
             delayed: false,
             suspect: false,
-            event: Ok(Event::clone(&event.event)),
+            event: Ok(Arc::clone(&event.event)),
         };
         let rows = fed.events.iter().map(row).collect();
         self.said().pages.push_back(Page { number, rows, lost: Vec::new(), more: false });
@@ -104,7 +104,7 @@ impl Fake {
                 created_at: OffsetDateTime::UNIX_EPOCH,
                 delayed: false,
                 suspect: false,
-                event: Ok(event),
+                event: Ok(Arc::new(event)),
             }
         };
         let rows = aggregates.iter().enumerate().map(row).collect();

@@ -180,6 +180,7 @@ impl NatsSinkBuilder {
         };
         Ok(NatsSink {
             client,
+            servers: self.url.split(',').map(|url| address(url.trim())).collect::<Vec<_>>().join(", "),
             context,
             link,
             stream: self.stream,
@@ -220,6 +221,13 @@ fn without_login(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let server = rest.rsplit_once('@').map_or(rest, |(_, server)| server);
     if scheme.is_empty() { server.to_owned() } else { format!("{scheme}://{server}") }
+}
+
+/// Where a server is, without who logs in.
+fn address(url: &str) -> String {
+    let bare = without_login(url);
+    let server = bare.split_once("://").map_or(bare.as_str(), |(_, server)| server);
+    server.split(['/', '?']).next().unwrap_or_default().to_owned()
 }
 
 /// The login of the first server that has one: the client itself does not look there. A user without a password is
@@ -264,6 +272,13 @@ impl fmt::Debug for NatsSinkBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn si1_a_server_is_named_without_its_login() {
+        assert_eq!(address("nats://shop:hunter@22@nats.internal:4222"), "nats.internal:4222");
+        assert_eq!(address("tls://token@[::1]:4222/x?y=token"), "[::1]:4222");
+        assert_eq!(address("nats.internal"), "nats.internal");
+    }
 
     #[test]
     fn si1_a_login_in_the_url_is_decoded() {

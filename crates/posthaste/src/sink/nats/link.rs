@@ -40,10 +40,10 @@ impl Link {
     }
 
     /// Why nothing can be published now.
-    pub(super) fn unconnected(&self) -> String {
+    pub(super) fn unconnected(&self, servers: &str) -> String {
         match &self.said {
-            Some(said) => format!("not connected to NATS: {said}"),
-            None => "not connected to NATS".to_owned(),
+            Some(said) => format!("not connected to NATS at {servers}: {said}"),
+            None => format!("not connected to NATS at {servers}"),
         }
     }
 }

@@ -72,6 +72,8 @@ const SUBJECT_LIMIT: usize = 1024;
 /// ```
 pub struct NatsSink {
     client: Client,
+    /// Their addresses, without who logs in.
+    servers: String,
     context: Context,
     link: watch::Receiver<Link>,
     /// The stream that the events must arrive in.
@@ -96,14 +98,19 @@ impl NatsSink {
     /// nor makes it: it is for those who look and must change nothing.
     pub async fn answers(&self) -> Result<(), String> {
         self.connected()?;
-        stream::count(&self.context, &self.link).await.map(drop)
+        stream::count(&self.context, &self.link).await.map(drop).map_err(|error| self.located(&error))
     }
 
     fn connected(&self) -> Result<(), String> {
         match self.client.connection_state() {
             State::Connected => Ok(()),
-            _ => Err(self.link.borrow().unconnected()),
+            _ => Err(self.link.borrow().unconnected(&self.servers)),
         }
+    }
+
+    /// An answer, or none, with where it was to come from.
+    fn located(&self, error: &str) -> String {
+        format!("{error} (NATS at {})", self.servers)
     }
 
     /// Whether there is a connection, and the stream that was asked for.
@@ -112,7 +119,7 @@ impl NatsSink {
         if let Some((stream, is_there)) = &self.wanted {
             let mut is_there = is_there.lock().await;
             if !*is_there {
-                stream.make_sure(&self.context).await?;
+                stream.make_sure(&self.context).await.map_err(|error| self.located(&error))?;
                 *is_there = true;
             }
         }
@@ -167,17 +174,18 @@ impl NatsSink {
                 Err(error) => self.judge(&error),
             },
             _ = link.wait_for(|link| link.losses != losses) => Answer::Clear(Outcome::Unavailable {
-                error: "the connection to NATS was lost before the acknowledgement".to_owned(),
+                error: format!("the connection to NATS at {} was lost before the acknowledgement", self.servers),
             }),
         }
     }
 
     /// Whether what happened to some concerns all: an error says how.
     async fn ask(&self) -> Result<(), String> {
-        match &self.stream {
+        let answer = match &self.stream {
             Some(name) => stream::exists(&self.context, name, &self.link).await,
             None => stream::any(&self.context, &self.link).await,
-        }
+        };
+        answer.map_err(|error| self.located(&error))
     }
 
     /// Finds out about the answers that could be the event's fault or the destination's.

@@ -8,6 +8,7 @@ use sqlx::{MySql, QueryBuilder, Row};
 use time::PrimitiveDateTime;
 use uuid::Uuid;
 
+use super::look::Look;
 use super::{EVENT_COLUMNS, begin, decode, stored_time};
 use crate::store::filter::{FILTER_COLUMNS, like_pattern};
 use crate::store::settlement::micros;
@@ -20,19 +21,19 @@ const RECORD_COLUMNS: &str =
 
 /// One row.
 pub(super) async fn get(pool: &MySqlPool, table: &TableName, id: Uuid) -> sqlx::Result<Option<Record>> {
-    let mut query = select(table);
+    let mut query = select(QueryBuilder::new("SELECT "), table);
     query.push(" WHERE id = ").push_bind(id);
     query.build().fetch_optional(pool).await?.map(|row| read_record(&row)).transpose()
 }
 
 /// A page in the order of the ids.
 pub(super) async fn list(
-    pool: &MySqlPool,
+    look: &mut Look,
     table: &TableName,
     filter: &Filter,
     page: Page,
 ) -> sqlx::Result<Vec<Record>> {
-    let mut query = select(table);
+    let mut query = select(look.select(), table);
     query.push(" WHERE true");
     push_filter(&mut query, filter);
     if let Some(id) = page.after {
@@ -40,17 +41,17 @@ pub(super) async fn list(
     }
     query.push(if page.newest_first { " ORDER BY id DESC LIMIT " } else { " ORDER BY id LIMIT " });
     query.push_bind(i64::from(page.limit));
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Those of these events that fit.
 pub(super) async fn fitting(
-    pool: &MySqlPool,
+    look: &mut Look,
     table: &TableName,
     filter: &Filter,
     ids: &[Uuid],
 ) -> sqlx::Result<Vec<Record>> {
-    let mut query = select(table);
+    let mut query = select(look.select(), table);
     query.push(" WHERE true");
     push_filter(&mut query, filter);
     query.push(" AND id IN (");
@@ -59,17 +60,18 @@ pub(super) async fn fitting(
         named.push_bind(*id);
     }
     query.push(")");
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(super) async fn count(
-    pool: &MySqlPool,
+    look: &mut Look,
     table: &TableName,
     filter: &Filter,
     cap: u32,
 ) -> sqlx::Result<Count> {
-    let mut query = QueryBuilder::new("SELECT COUNT(*), COUNT(CASE WHEN true");
+    let mut query = look.select();
+    query.push("COUNT(*), COUNT(CASE WHEN true");
     push_filter(&mut query, filter);
     query.push(" THEN 1 END) FROM (SELECT ").push(FILTER_COLUMNS).push(" FROM ").push(table.quoted('`'));
     query.push(" WHERE true");
@@ -85,15 +87,16 @@ pub(super) async fn count(
         None => " ORDER BY seq LIMIT ",
     });
     query.push_bind(i64::from(cap) + 1).push(") AS looked_at");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
 }
 
 /// Looks at no more than `cap` rows of each kind, through the index on their outcome.
-pub(super) async fn stats(pool: &MySqlPool, table: &TableName, cap: u32) -> sqlx::Result<Stats> {
+pub(super) async fn stats(look: &mut Look, table: &TableName, cap: u32) -> sqlx::Result<Stats> {
     let table = table.quoted('`');
-    let mut query = QueryBuilder::new(
-        "SELECT COUNT(*), COUNT(CASE WHEN locked_until > UTC_TIMESTAMP(6) THEN 1 END), (SELECT COUNT(*) FROM (SELECT 1 FROM ",
+    let mut query = look.select();
+    query.push(
+"COUNT(*), COUNT(CASE WHEN locked_until > UTC_TIMESTAMP(6) THEN 1 END), (SELECT COUNT(*) FROM (SELECT 1 FROM ",
     );
     query
         .push(&table)
@@ -109,7 +112,7 @@ pub(super) async fn stats(pool: &MySqlPool, table: &TableName, cap: u32) -> sqlx
         .push(" WHERE outcome IS NULL ORDER BY available_at, seq LIMIT ")
         .push_bind(i64::from(cap) + 1)
         .push(") AS open");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     let (open, processing): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     Ok(Stats {
         pending: Count::among(open, open - processing, cap),
@@ -212,8 +215,7 @@ async fn write(
     Ok(())
 }
 
-fn select(table: &TableName) -> QueryBuilder<MySql> {
-    let mut query = QueryBuilder::new("SELECT ");
+fn select(mut query: QueryBuilder<MySql>, table: &TableName) -> QueryBuilder<MySql> {
     query.push(EVENT_COLUMNS).push(", ").push(RECORD_COLUMNS).push(" FROM ").push(table.quoted('`'));
     query
 }

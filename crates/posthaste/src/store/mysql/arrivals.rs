@@ -2,42 +2,39 @@
 
 use serde_json::json;
 use sqlx::Row;
-use sqlx::mysql::{MySqlPool, MySqlRow};
-use time::{OffsetDateTime, PrimitiveDateTime};
+use sqlx::mysql::MySqlRow;
+use time::PrimitiveDateTime;
 
-use crate::store::statement::Statement;
-use crate::store::{Arrival, Arrivals, Dialect, Mode, Running, Sought, TableName};
-
-const NEWEST: &str = "SELECT seq, id, created_at FROM {table} ORDER BY seq DESC LIMIT ?";
-
-const AFTER: &str = "SELECT seq, id, created_at FROM {table} WHERE seq > ? ORDER BY seq LIMIT ?";
-
-const AMONG: &str = "
-SELECT o.seq, o.id, o.created_at
-  FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS s
-  STRAIGHT_JOIN {table} AS o FORCE INDEX (PRIMARY) ON o.seq = s.seq";
+use super::look::Look;
+use crate::store::{Arrival, Arrivals, Mode, Running, Sought, TableName};
 
 /// Looks for rows. Only who may look at all of the server is told which transactions are running.
 pub(super) async fn arrivals(
-    pool: &MySqlPool,
+    look: &mut Look,
     table: &TableName,
     _mode: Mode,
     sought: Sought<'_>,
-    _since: OffsetDateTime,
 ) -> sqlx::Result<Arrivals> {
-    let statement = |sql| Statement::new(Dialect::MySql, table, sql).sql();
-    let rows = match sought {
-        Sought::Newest(limit) => sqlx::query(statement(NEWEST)).bind(limit).fetch_all(pool).await?,
-        Sought::After(after, limit) => {
-            sqlx::query(statement(AFTER)).bind(after).bind(limit).fetch_all(pool).await?
+    let mut query = look.select();
+    query.push("o.seq, o.id, o.created_at FROM ");
+    match sought {
+        Sought::Newest { limit, .. } => {
+            query.push(table.quoted('`')).push(" AS o ORDER BY o.seq DESC LIMIT ").push_bind(limit);
         }
-        Sought::Among(sequences) => {
-            sqlx::query(statement(AMONG)).bind(json!(sequences).to_string()).fetch_all(pool).await?
+        Sought::After { sequence, limit, .. } => {
+            query.push(table.quoted('`')).push(" AS o WHERE o.seq > ").push_bind(sequence);
+            query.push(" ORDER BY o.seq LIMIT ").push_bind(limit);
         }
-    };
-    let mut rows = rows.iter().map(read).collect::<sqlx::Result<Vec<_>>>()?;
-    rows.sort_unstable_by_key(|row| row.sequence);
-    Ok(Arrivals { rows, running: Running::Unknown })
+        Sought::Among(missed) => {
+            let sequences: Vec<i64> = missed.iter().map(|missed| missed.sequence).collect();
+            query.push("JSON_TABLE(").push_bind(json!(sequences).to_string());
+            query.push(", '$[*]' COLUMNS (seq BIGINT PATH '$')) AS s STRAIGHT_JOIN ").push(table.quoted('`'));
+            query.push(" AS o FORCE INDEX (PRIMARY) ON o.seq = s.seq");
+        }
+    }
+    let rows = query.build().fetch_all(&mut **look).await?;
+    let rows = rows.iter().map(read).collect::<sqlx::Result<Vec<_>>>()?;
+    Ok(Arrivals::of(rows, sought.limit(), Running::Unknown))
 }
 
 fn read(row: &MySqlRow) -> sqlx::Result<Arrival> {

@@ -34,6 +34,15 @@ pub(crate) fn is_duplicate(error: &SqlxError) -> bool {
     number(error) == Some(1062)
 }
 
+/// Whether the server ended a statement: at its limit, also in the middle of sorting, or because somebody told it to.
+pub(super) fn was_ended(error: &SqlxError) -> bool {
+    match number(error) {
+        Some(1317 | 1969 | 3024) => true,
+        Some(1028) => error.to_string().contains("execution"),
+        _ => false,
+    }
+}
+
 fn number(error: &SqlxError) -> Option<u16> {
     error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
 }

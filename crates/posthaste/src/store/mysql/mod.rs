@@ -8,13 +8,15 @@ pub(crate) mod errors;
 mod health;
 pub(crate) mod inbox;
 pub(crate) mod insert;
+mod look;
 mod queue;
 pub(crate) mod schema;
 mod session;
 mod stream;
 mod wake;
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,7 +26,7 @@ use time::{OffsetDateTime, PrimitiveDateTime};
 use uuid::Uuid;
 
 use super::columns::{StoredColumns, undecodable};
-use super::errors::{in_time, of_queue};
+use super::errors::{in_time, of_queue, too_slow};
 use super::insert::insert;
 use super::migrate::Role;
 use super::settlement::{lost, rounds};
@@ -38,6 +40,8 @@ use super::{
 use crate::error::Result;
 use crate::event::Event;
 
+use look::Look;
+
 /// The columns an event is read from, in the order of [`decode`].
 pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
      content_type, headers, payload, payload_bytes, version, occurred_at, available_at";
@@ -50,8 +54,12 @@ pub struct MySqlStore {
     pool: MySqlPool,
     table: TableName,
     dialect: Dialect,
+    /// Which of the two it is, once that is known.
+    server: Arc<OnceLock<Dialect>>,
     statements: Arc<Statements>,
     known_mode: KnownMode,
+    /// How long a look may take.
+    within: Option<Duration>,
 }
 
 /// Every statement on the table that is always the same.
@@ -70,7 +78,15 @@ impl MySqlStore {
             queue: queue::Statements::new(&table),
             stream_admin: stream::admin::Statements::new(&table),
         });
-        Self { pool, table, dialect: Dialect::MySql, statements, known_mode: KnownMode::default() }
+        Self {
+            pool,
+            table,
+            dialect: Dialect::MySql,
+            server: Arc::default(),
+            statements,
+            known_mode: KnownMode::default(),
+            within: None,
+        }
     }
 
     /// The store of this table, on a pool of its own.
@@ -88,7 +104,7 @@ impl MySqlStore {
             .max_connections(8)
             .acquire_timeout(Duration::from_secs(10))
             .connect_lazy_with(options);
-        Ok(Self { dialect, ..Self::new(pool, table) })
+        Ok(Self { dialect, server: Arc::new(dialect.into()), ..Self::new(pool, table) })
     }
 
     /// The statements that write events, for the producers.
@@ -172,6 +188,21 @@ impl MySqlStore {
         })
     }
 
+    /// A connection to look with.
+    async fn look(&self) -> Result<Look> {
+        Look::begin(&self.pool, &self.server, self.within).await.map_err(|e| self.error(e))
+    }
+
+    /// What came of looking for this.
+    fn looked<A>(&self, look: &Look, sought: impl fmt::Display, answer: sqlx::Result<A>) -> Result<A> {
+        match answer {
+            Err(error) if errors::was_ended(&error) => {
+                Err(too_slow(&self.table, &sought, look.began.elapsed(), error))
+            }
+            answer => self.asked(answer),
+        }
+    }
+
     fn error(&self, error: sqlx::Error) -> crate::Error {
         errors::classify(error, &self.table)
     }
@@ -244,6 +275,18 @@ impl Store for MySqlStore {
         Arc::new(Self { pool, ..self.clone() })
     }
 
+    fn with_connections(&self, connections: u32) -> Arc<dyn Store> {
+        let pool = MySqlPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(Duration::from_secs(10))
+            .connect_lazy_with(self.pool.connect_options().as_ref().clone());
+        Arc::new(Self { pool, ..self.clone() })
+    }
+
+    fn within(&self, limit: Duration) -> Arc<dyn Store> {
+        Arc::new(Self { within: Some(limit), ..self.clone() })
+    }
+
     async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>> {
         session::open(&self.pool, &self.table, worker).await
     }
@@ -273,49 +316,59 @@ impl Store for MySqlStore {
     }
 
     async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
-        let answer = match self.known_mode().await? {
-            Mode::Queue => admin::list(&self.pool, &self.table, filter, page).await,
+        let mode = self.known_mode().await?;
+        let mut look = self.look().await?;
+        let answer = match mode {
+            Mode::Queue => admin::list(&mut look, &self.table, filter, page).await,
             Mode::Stream(_) => {
-                stream::admin::list(&self.pool, &self.statements.stream_admin, filter, page).await
+                stream::admin::list(&mut look, &self.statements.stream_admin, filter, page).await
             }
         };
-        self.asked(answer)
+        self.looked(&look, filter, answer)
     }
 
     async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
-        let answer = match self.known_mode().await? {
-            Mode::Queue => admin::count(&self.pool, &self.table, filter, cap).await,
+        let mode = self.known_mode().await?;
+        let mut look = self.look().await?;
+        let answer = match mode {
+            Mode::Queue => admin::count(&mut look, &self.table, filter, cap).await,
             Mode::Stream(_) => {
-                stream::admin::count(&self.pool, &self.statements.stream_admin, filter, cap).await
+                stream::admin::count(&mut look, &self.statements.stream_admin, filter, cap).await
             }
         };
-        self.asked(answer)
+        self.looked(&look, filter, answer)
     }
 
     async fn stats(&self, cap: u32) -> Result<Stats> {
-        let answer = match self.known_mode().await? {
-            Mode::Queue => admin::stats(&self.pool, &self.table, cap).await,
-            Mode::Stream(_) => stream::admin::stats(&self.pool, &self.statements.stream_admin, cap).await,
+        let mode = self.known_mode().await?;
+        let mut look = self.look().await?;
+        let answer = match mode {
+            Mode::Queue => admin::stats(&mut look, &self.table, cap).await,
+            Mode::Stream(_) => stream::admin::stats(&mut look, &self.statements.stream_admin, cap).await,
         };
-        self.asked(answer)
+        self.looked(&look, "events that are not delivered", answer)
     }
 
-    async fn arrivals(&self, sought: Sought<'_>, since: OffsetDateTime) -> Result<Arrivals> {
+    async fn arrivals(&self, sought: Sought<'_>) -> Result<Arrivals> {
         let mode = self.known_mode().await?;
-        self.asked(arrivals::arrivals(&self.pool, &self.table, mode, sought, since).await)
+        let mut look = self.look().await?;
+        let answer = arrivals::arrivals(&mut look, &self.table, mode, sought).await;
+        self.looked(&look, "new events", answer)
     }
 
     async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let answer = match self.known_mode().await? {
-            Mode::Queue => admin::fitting(&self.pool, &self.table, filter, ids).await,
+        let mode = self.known_mode().await?;
+        let mut look = self.look().await?;
+        let answer = match mode {
+            Mode::Queue => admin::fitting(&mut look, &self.table, filter, ids).await,
             Mode::Stream(_) => {
-                stream::admin::fitting(&self.pool, &self.statements.stream_admin, filter, ids).await
+                stream::admin::fitting(&mut look, &self.statements.stream_admin, filter, ids).await
             }
         };
-        self.asked(answer)
+        self.looked(&look, filter, answer)
     }
 
     async fn delivered_lately(&self) -> Result<Option<Throughput>> {
@@ -400,6 +453,10 @@ impl Store for MySqlStore {
 
     async fn migrations(&self) -> Result<Vec<MigrationState>> {
         Ok(schema::states(&self.pool, &self.table).await?.1)
+    }
+
+    async fn tables(&self) -> Result<Vec<TableName>> {
+        schema::tables(&self.pool, &self.table).await
     }
 
     async fn validate(&self) -> Result<Vec<Difference>> {

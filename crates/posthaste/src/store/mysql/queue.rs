@@ -186,7 +186,7 @@ fn read_batch(
                 let lease =
                     Lease { id: event.id, sequence, holder: Arc::clone(holder), attempt: attempts + 1 };
                 let created_at = row.try_get::<PrimitiveDateTime, _>(17)?.assume_utc();
-                batch.events.push(Claimed { event, lease, created_at });
+                batch.events.push(Claimed { event: Arc::new(event), lease, created_at });
             }
             Err(reason) => {
                 let counted = if spent { attempts } else { attempts + 1 };

@@ -7,6 +7,7 @@ use sqlx::{Postgres, QueryBuilder, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::look::Look;
 use super::{EVENT_COLUMNS, decode};
 use crate::store::filter::{FILTER_COLUMNS, like_pattern};
 use crate::store::settlement::micros;
@@ -25,7 +26,7 @@ pub(super) async fn get(pool: &PgPool, table: &TableName, id: Uuid) -> sqlx::Res
 
 /// A page in the order of the ids.
 pub(super) async fn list(
-    pool: &PgPool,
+    look: &mut Look,
     table: &TableName,
     filter: &Filter,
     page: Page,
@@ -38,12 +39,12 @@ pub(super) async fn list(
     }
     query.push(if page.newest_first { " ORDER BY id DESC LIMIT " } else { " ORDER BY id LIMIT " });
     query.push_bind(i64::from(page.limit));
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Those of these events that fit.
 pub(super) async fn fitting(
-    pool: &PgPool,
+    look: &mut Look,
     table: &TableName,
     filter: &Filter,
     ids: &[Uuid],
@@ -52,12 +53,12 @@ pub(super) async fn fitting(
     query.push(" WHERE true");
     push_filter(&mut query, filter);
     query.push(" AND id = ANY (").push_bind(ids.to_vec()).push(")");
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(super) async fn count(
-    pool: &PgPool,
+    look: &mut Look,
     table: &TableName,
     filter: &Filter,
     cap: u32,
@@ -78,12 +79,12 @@ pub(super) async fn count(
     });
     push_limit(&mut query, i64::from(cap) + 1);
     query.push(") AS looked_at");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
 }
 
 /// Looks at no more than `cap` rows of each kind, through the partial indexes.
-pub(super) async fn stats(pool: &PgPool, table: &TableName, cap: u32) -> sqlx::Result<Stats> {
+pub(super) async fn stats(look: &mut Look, table: &TableName, cap: u32) -> sqlx::Result<Stats> {
     let table = table.quoted('"');
     let mut query = QueryBuilder::new(
         "SELECT count(*), count(*) FILTER (WHERE locked_until > now()), (SELECT count(*) FROM (SELECT 1 FROM ",
@@ -99,7 +100,7 @@ pub(super) async fn stats(pool: &PgPool, table: &TableName, cap: u32) -> sqlx::R
     query.push(" WHERE outcome IS NULL ORDER BY available_at, seq");
     push_limit(&mut query, i64::from(cap) + 1);
     query.push(") AS open");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     let (open, processing): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     Ok(Stats {
         pending: Count::among(open, open - processing, cap),

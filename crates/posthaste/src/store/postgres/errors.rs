@@ -27,6 +27,11 @@ pub(crate) fn connecting(error: SqlxError, table: &TableName, place: &str) -> Er
     })
 }
 
+/// Whether the server ended a statement: at its limit, or because somebody told it to.
+pub(super) fn was_ended(error: &SqlxError) -> bool {
+    error.as_database_error().and_then(|db| db.code()).is_some_and(|code| code == "57014")
+}
+
 /// The kind behind a SQLSTATE; every client library has one.
 pub(crate) fn kind_of_sqlstate(code: &str) -> ErrorKind {
     match code {

@@ -7,12 +7,14 @@ pub(crate) mod errors;
 mod health;
 pub(crate) mod inbox;
 pub(crate) mod insert;
+mod look;
 mod queue;
 pub(crate) mod schema;
 mod session;
 mod stream;
 mod wake;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +25,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::columns::{StoredColumns, undecodable};
-use super::errors::{in_time, of_queue};
+use super::errors::{in_time, of_queue, too_slow};
 use super::insert::insert;
 use super::migrate::Role;
 use super::settlement::{lost, rounds};
@@ -36,6 +38,8 @@ use super::{
 };
 use crate::error::Result;
 use crate::event::Event;
+
+use look::Look;
 
 /// The columns an event is read from, in the order of [`decode`].
 pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
@@ -54,6 +58,8 @@ pub struct PostgresStore {
     table: TableName,
     statements: Arc<Statements>,
     known_mode: KnownMode,
+    /// How long a look may take.
+    within: Option<Duration>,
     purged: Arc<stream::admin::Floor>,
 }
 
@@ -77,7 +83,14 @@ impl PostgresStore {
             stream_admin: stream::admin::Statements::new(&table),
             window: stream::window::Statements::new(&table),
         });
-        Self { pool, table, statements, known_mode: KnownMode::default(), purged: Arc::default() }
+        Self {
+            pool,
+            table,
+            statements,
+            known_mode: KnownMode::default(),
+            within: None,
+            purged: Arc::default(),
+        }
     }
 
     /// The store of this table, on a pool of its own.
@@ -166,6 +179,21 @@ impl PostgresStore {
         })
     }
 
+    /// A connection to look with.
+    async fn look(&self) -> Result<Look> {
+        Look::begin(&self.pool, self.within).await.map_err(|e| self.error(e))
+    }
+
+    /// What came of looking for this.
+    fn looked<A>(&self, look: &Look, sought: impl fmt::Display, answer: sqlx::Result<A>) -> Result<A> {
+        match answer {
+            Err(error) if errors::was_ended(&error) => {
+                Err(too_slow(&self.table, &sought, look.began.elapsed(), error))
+            }
+            answer => self.asked(answer),
+        }
+    }
+
     fn error(&self, error: sqlx::Error) -> crate::Error {
         errors::classify(error, &self.table)
     }
@@ -236,6 +264,18 @@ impl Store for PostgresStore {
         Arc::new(Self { pool, ..self.clone() })
     }
 
+    fn with_connections(&self, connections: u32) -> Arc<dyn Store> {
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(Duration::from_secs(10))
+            .connect_lazy_with(self.pool.connect_options().as_ref().clone());
+        Arc::new(Self { pool, ..self.clone() })
+    }
+
+    fn within(&self, limit: Duration) -> Arc<dyn Store> {
+        Arc::new(Self { within: Some(limit), ..self.clone() })
+    }
+
     async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>> {
         session::open(&self.pool, &self.table, worker).await
     }
@@ -269,49 +309,63 @@ impl Store for PostgresStore {
     }
 
     async fn list(&self, filter: &Filter, page: Page) -> Result<Vec<Record>> {
-        let answer = match self.known_mode().await? {
-            Mode::Queue => admin::list(&self.pool, &self.table, filter, page).await,
+        let mode = self.known_mode().await?;
+        let mut look = self.look().await?;
+        let answer = match mode {
+            Mode::Queue => admin::list(&mut look, &self.table, filter, page).await,
             Mode::Stream(_) => {
-                stream::admin::list(&self.pool, &self.statements.stream_admin, filter, page).await
+                stream::admin::list(&mut look, &self.statements.stream_admin, filter, page).await
             }
         };
-        self.asked(answer)
+        self.looked(&look, filter, answer)
     }
 
     async fn count(&self, filter: &Filter, cap: u32) -> Result<Count> {
-        let answer = match self.known_mode().await? {
-            Mode::Queue => admin::count(&self.pool, &self.table, filter, cap).await,
+        let mode = self.known_mode().await?;
+        let mut look = self.look().await?;
+        let answer = match mode {
+            Mode::Queue => admin::count(&mut look, &self.table, filter, cap).await,
             Mode::Stream(_) => {
-                stream::admin::count(&self.pool, &self.statements.stream_admin, filter, cap).await
+                stream::admin::count(&mut look, &self.statements.stream_admin, filter, cap).await
             }
         };
-        self.asked(answer)
+        self.looked(&look, filter, answer)
     }
 
     async fn stats(&self, cap: u32) -> Result<Stats> {
-        let answer = match self.known_mode().await? {
-            Mode::Queue => admin::stats(&self.pool, &self.table, cap).await,
-            Mode::Stream(_) => stream::admin::stats(&self.pool, &self.statements.stream_admin, cap).await,
+        let mode = self.known_mode().await?;
+        let mut look = self.look().await?;
+        let answer = match mode {
+            Mode::Queue => admin::stats(&mut look, &self.table, cap).await,
+            Mode::Stream(_) => stream::admin::stats(&mut look, &self.statements.stream_admin, cap).await,
         };
-        self.asked(answer)
+        self.looked(&look, "events that are not delivered", answer)
     }
 
-    async fn arrivals(&self, sought: Sought<'_>, since: OffsetDateTime) -> Result<Arrivals> {
+    async fn arrivals(&self, sought: Sought<'_>) -> Result<Arrivals> {
         let mode = self.known_mode().await?;
-        self.asked(arrivals::arrivals(&self.pool, &self.table, mode, sought, since).await)
+        let look = match mode {
+            Mode::Queue => Look::begin_by_time(&self.pool, self.within).await,
+            Mode::Stream(_) => Look::begin(&self.pool, self.within).await,
+        };
+        let mut look = look.map_err(|e| self.error(e))?;
+        let answer = arrivals::arrivals(&mut look, &self.table, mode, sought).await;
+        self.looked(&look, "new events", answer)
     }
 
     async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>> {
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let answer = match self.known_mode().await? {
-            Mode::Queue => admin::fitting(&self.pool, &self.table, filter, ids).await,
+        let mode = self.known_mode().await?;
+        let mut look = self.look().await?;
+        let answer = match mode {
+            Mode::Queue => admin::fitting(&mut look, &self.table, filter, ids).await,
             Mode::Stream(_) => {
-                stream::admin::fitting(&self.pool, &self.statements.stream_admin, filter, ids).await
+                stream::admin::fitting(&mut look, &self.statements.stream_admin, filter, ids).await
             }
         };
-        self.asked(answer)
+        self.looked(&look, filter, answer)
     }
 
     async fn delivered_lately(&self) -> Result<Option<Throughput>> {
@@ -392,6 +446,10 @@ impl Store for PostgresStore {
 
     async fn migrations(&self) -> Result<Vec<MigrationState>> {
         Ok(schema::states(&self.pool, &self.table).await?.1)
+    }
+
+    async fn tables(&self) -> Result<Vec<TableName>> {
+        schema::tables(&self.pool, &self.table).await
     }
 
     async fn validate(&self) -> Result<Vec<Difference>> {

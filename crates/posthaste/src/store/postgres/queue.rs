@@ -202,7 +202,7 @@ fn read_batch(rows: &[PgRow], holder: &Arc<str>) -> sqlx::Result<(ClaimedBatch, 
             Ok(event) => {
                 let attempt = u32::try_from(row.try_get::<i32, _>(16)?).unwrap_or(0);
                 let lease = Lease { id, sequence, holder: Arc::clone(holder), attempt };
-                batch.events.push(Claimed { event, lease, created_at: row.try_get(17)? });
+                batch.events.push(Claimed { event: Arc::new(event), lease, created_at: row.try_get(17)? });
             }
             Err(reason) => undecodable.push(Buried { id, sequence, topic, reason }),
         }

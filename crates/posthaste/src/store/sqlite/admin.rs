@@ -6,6 +6,7 @@ use sqlx::sqlite::{SqlitePool, SqliteRow};
 use sqlx::{QueryBuilder, Row, Sqlite};
 use uuid::Uuid;
 
+use super::look::Look;
 use super::{EVENT_COLUMNS, decode, stored_time, time_of};
 use crate::store::filter::{FILTER_COLUMNS, glob_pattern};
 use crate::store::migrate::SQLITE_NOW as NOW;
@@ -25,7 +26,7 @@ pub(super) async fn get(pool: &SqlitePool, table: &TableName, id: Uuid) -> sqlx:
 
 /// A page in the order of the ids.
 pub(super) async fn list(
-    pool: &SqlitePool,
+    look: &mut Look,
     table: &TableName,
     filter: &Filter,
     page: Page,
@@ -38,12 +39,12 @@ pub(super) async fn list(
     }
     query.push(if page.newest_first { " ORDER BY id DESC LIMIT " } else { " ORDER BY id LIMIT " });
     query.push_bind(i64::from(page.limit));
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Those of these events that fit.
 pub(super) async fn fitting(
-    pool: &SqlitePool,
+    look: &mut Look,
     table: &TableName,
     filter: &Filter,
     ids: &[Uuid],
@@ -57,12 +58,12 @@ pub(super) async fn fitting(
         named.push_bind(text_id(*id));
     }
     query.push(")");
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(super) async fn count(
-    pool: &SqlitePool,
+    look: &mut Look,
     table: &TableName,
     filter: &Filter,
     cap: u32,
@@ -83,12 +84,12 @@ pub(super) async fn count(
         None => " ORDER BY seq LIMIT ",
     });
     query.push_bind(i64::from(cap) + 1).push(") AS looked_at");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
 }
 
 /// Looks at no more than `cap` rows of each kind, through the partial indexes.
-pub(super) async fn stats(pool: &SqlitePool, table: &TableName, cap: u32) -> sqlx::Result<Stats> {
+pub(super) async fn stats(look: &mut Look, table: &TableName, cap: u32) -> sqlx::Result<Stats> {
     let table = table.quoted('"');
     let mut query = QueryBuilder::new("SELECT count(*), count(*) FILTER (WHERE locked_until > ");
     query.push(NOW).push("), (SELECT count(*) FROM (SELECT 1 FROM ");
@@ -107,7 +108,7 @@ pub(super) async fn stats(pool: &SqlitePool, table: &TableName, cap: u32) -> sql
         .push(" WHERE outcome IS NULL ORDER BY available_at, seq LIMIT ")
         .push_bind(i64::from(cap) + 1)
         .push(") AS open");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     let (open, processing): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
     Ok(Stats {
         pending: Count::among(open, open - processing, cap),

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 use sqlx::Row;
-use sqlx::sqlite::{SqlitePool, SqliteRow};
-use time::OffsetDateTime;
+use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
 
+use super::look::Look;
 use super::time_of;
 use crate::store::statement::Statement;
 use crate::store::{Arrival, Arrivals, Dialect, Mode, Running, Sought, TableName};
@@ -19,25 +19,26 @@ SELECT seq, id, created_at FROM {table} WHERE seq IN (SELECT value FROM json_eac
 
 /// Looks for rows.
 pub(super) async fn arrivals(
-    pool: &SqlitePool,
+    look: &mut Look,
     table: &TableName,
     _mode: Mode,
     sought: Sought<'_>,
-    _since: OffsetDateTime,
 ) -> sqlx::Result<Arrivals> {
     let statement = |sql| Statement::new(Dialect::Sqlite, table, sql).sql();
     let rows = match sought {
-        Sought::Newest(limit) => sqlx::query(statement(NEWEST)).bind(limit).fetch_all(pool).await?,
-        Sought::After(after, limit) => {
-            sqlx::query(statement(AFTER)).bind(after).bind(limit).fetch_all(pool).await?
+        Sought::Newest { limit, .. } => {
+            sqlx::query(statement(NEWEST)).bind(limit).fetch_all(&mut **look).await?
         }
-        Sought::Among(sequences) => {
-            sqlx::query(statement(AMONG)).bind(json!(sequences).to_string()).fetch_all(pool).await?
+        Sought::After { sequence, limit, .. } => {
+            sqlx::query(statement(AFTER)).bind(sequence).bind(limit).fetch_all(&mut **look).await?
+        }
+        Sought::Among(missed) => {
+            let sequences: Vec<i64> = missed.iter().map(|missed| missed.sequence).collect();
+            sqlx::query(statement(AMONG)).bind(json!(sequences).to_string()).fetch_all(&mut **look).await?
         }
     };
-    let mut rows = rows.iter().map(read).collect::<sqlx::Result<Vec<_>>>()?;
-    rows.sort_unstable_by_key(|row| row.sequence);
-    Ok(Arrivals { rows, running: Running::InOrder })
+    let rows = rows.iter().map(read).collect::<sqlx::Result<Vec<_>>>()?;
+    Ok(Arrivals::of(rows, sought.limit(), Running::InOrder))
 }
 
 fn read(row: &SqliteRow) -> sqlx::Result<Arrival> {

@@ -35,6 +35,11 @@ pub(super) fn is_busy(error: &SqlxError) -> bool {
     error.as_database_error().is_some_and(|db| kind_of(db) == ErrorKind::Conflict)
 }
 
+/// Whether a statement was not allowed to go on.
+pub(super) fn was_ended(error: &SqlxError) -> bool {
+    error.as_database_error().and_then(|db| db.code()).is_some_and(|code| code == "9")
+}
+
 fn kind_of(error: &dyn DatabaseError) -> ErrorKind {
     kind_of_code(&error.code().unwrap_or_default(), error.message())
 }

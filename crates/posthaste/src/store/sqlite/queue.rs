@@ -190,7 +190,11 @@ fn read_batch(rows: &[SqliteRow], holder: &Arc<str>) -> sqlx::Result<(ClaimedBat
             Ok(event) => {
                 let attempt = row.try_get::<u32, _>(16)?;
                 let lease = Lease { id: event.id, sequence, holder: Arc::clone(holder), attempt };
-                batch.events.push(Claimed { event, lease, created_at: time_of(row.try_get(17)?)? });
+                batch.events.push(Claimed {
+                    event: Arc::new(event),
+                    lease,
+                    created_at: time_of(row.try_get(17)?)?,
+                });
             }
             Err(reason) => undecodable.push(Buried { id, sequence, topic, reason }),
         }

@@ -14,6 +14,8 @@ use crate::store::{Dialect, Difference, MigrationState, Mode, TableName};
 
 const APPLIED: &str =
     "SELECT version, name, applied_at FROM {ledger} WHERE table_name = '{name}' ORDER BY version";
+const TABLES: &str =
+    "SELECT table_name FROM {ledger} WHERE version = 1 AND name IN ('outbox', 'stream') ORDER BY table_name";
 const RECORD: &str = "INSERT INTO {ledger} (table_name, version, name) VALUES ('{name}', ?1, ?2)";
 const FORGET: &str = "DELETE FROM {ledger} WHERE table_name = '{name}' AND version = ?1";
 const LANES: &str = "SELECT count(*) FROM {lanes_table}";
@@ -71,6 +73,19 @@ pub(super) async fn states(pool: &SqlitePool, table: &TableName) -> Result<(Fami
     let applied = applied(&mut connection, table).await?;
     let family = recorded(table, Role::Outbox, &applied)?.unwrap_or(Family::Outbox);
     Ok((family, migrate::states(&applied, migrations(Dialect::Sqlite, family))))
+}
+
+/// The outbox tables beside this one, and itself, that migrations have made.
+pub(super) async fn tables(pool: &SqlitePool, table: &TableName) -> Result<Vec<TableName>> {
+    let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?;
+    if !exists(&mut connection, &table.sibling(migrate::LEDGER), table).await? {
+        return Ok(Vec::new());
+    }
+    let names: Vec<String> = sqlx::query_scalar(AssertSqlSafe(render(Dialect::Sqlite, table, TABLES)))
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(|e| classify(e, table))?;
+    Ok(names.iter().map(|name| table.sibling(name)).collect())
 }
 
 /// How the live outbox table differs from what its migrations make.

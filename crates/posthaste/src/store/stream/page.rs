@@ -1,5 +1,7 @@
 //! Pages: what a reader reads at once.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -28,7 +30,7 @@ pub struct Row {
     /// Whether the lane's owner before had it under way when it ended uncleanly.
     pub suspect: bool,
     /// The event, or why it cannot be read.
-    pub event: std::result::Result<Event, String>,
+    pub event: std::result::Result<Arc<Event>, String>,
 }
 
 /// Rows of some lanes in the order they are to be delivered.

@@ -142,7 +142,7 @@ async fn ev1_every_field_survives(db: &Db) {
     assert_eq!(got.occurred_at(), sent.occurred_at());
     assert_eq!(got.available(), Available::At(datetime!(2021-06-01 00:00:00.000001 UTC)));
     let record = db.store().get(id).await.unwrap().unwrap();
-    assert_eq!(record.event.as_ref().unwrap(), got);
+    assert_eq!(record.event.as_ref().unwrap(), &**got);
     assert_eq!(record.sequence, claimed.lease.sequence());
 }
 

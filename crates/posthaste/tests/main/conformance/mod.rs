@@ -8,6 +8,7 @@ mod enqueue;
 mod hooks;
 mod inbox;
 mod locks;
+mod look;
 mod migrate;
 mod mode;
 mod operate;

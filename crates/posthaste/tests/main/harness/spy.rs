@@ -119,6 +119,14 @@ impl Store for Spy {
     fn dedicated(&self) -> Arc<dyn Store> {
         self.inner.dedicated()
     }
+
+    fn with_connections(&self, connections: u32) -> Arc<dyn Store> {
+        self.inner.with_connections(connections)
+    }
+
+    fn within(&self, limit: Duration) -> Arc<dyn Store> {
+        self.inner.within(limit)
+    }
     async fn session(&self, worker: &WorkerId) -> Result<Box<dyn Session>> {
         self.reach()?;
         self.sessions.fetch_add(1, Ordering::SeqCst);
@@ -145,8 +153,8 @@ impl Store for Spy {
     async fn notify_on_insert(&self, on: bool) -> Result<()> {
         self.inner.notify_on_insert(on).await
     }
-    async fn arrivals(&self, sought: Sought<'_>, since: OffsetDateTime) -> Result<Arrivals> {
-        self.inner.arrivals(sought, since).await
+    async fn arrivals(&self, sought: Sought<'_>) -> Result<Arrivals> {
+        self.inner.arrivals(sought).await
     }
     async fn fitting(&self, filter: &Filter, ids: &[Uuid]) -> Result<Vec<Record>> {
         self.inner.fitting(filter, ids).await

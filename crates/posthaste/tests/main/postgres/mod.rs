@@ -6,4 +6,5 @@ mod never_analysed;
 mod session;
 mod stream;
 mod stream_moved;
+mod tail;
 mod wake;

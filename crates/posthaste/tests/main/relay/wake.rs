@@ -166,6 +166,26 @@ async fn re6_an_idle_relay_asks_ever_more_rarely_and_a_busy_one_at_once() {
     relay.stop().await;
 }
 
+/// A transaction that began before others and committed after them has written rows that lie before theirs.
+#[tokio::test(start_paused = true)]
+async fn re6_what_commits_a_little_late_is_found_by_the_next_claim() {
+    let db = Db::new(Kind::Memory).await;
+    let recorder = Recorder::default();
+    let relay = Relay::on(db.shared_store()).handler(recorder.clone()).start().await.unwrap();
+    for n in 0..5 {
+        db.enqueue_numbers("a", 0..10).await;
+        recorder.wait_for(11 * n + 10).await;
+        let began = db.store().now().await.unwrap() - Duration::from_millis(100);
+        let mut tx = db.begin().await;
+        tx.enqueue(&db, event("late", 1).available_at(began)).await.unwrap();
+        tx.commit().await;
+        let committed = Instant::now();
+        recorder.wait_for(11 * n + 11).await;
+        assert!(committed.elapsed() <= SECOND / 5, "{:?}", committed.elapsed());
+    }
+    relay.stop().await;
+}
+
 /// Rows that become visible behind the place where the last claim left off are found all the same.
 #[tokio::test(start_paused = true)]
 async fn re6_what_becomes_available_behind_the_mark_is_found_within_a_second() {

@@ -11,6 +11,7 @@ use sqlx::{MySql, QueryBuilder, Row};
 use time::PrimitiveDateTime;
 use uuid::Uuid;
 
+use super::super::look::Look;
 use super::super::{EVENT_COLUMNS, begin, decode, stored_time};
 use super::MySqlStream;
 use super::park::{NOT_PARKED, come_up};
@@ -154,12 +155,13 @@ pub(in super::super) async fn get(
 
 /// A page in the order of the ids.
 pub(in super::super) async fn list(
-    pool: &MySqlPool,
+    look: &mut Look,
     statements: &Statements,
     filter: &Filter,
     page: Page,
 ) -> sqlx::Result<Vec<Record>> {
-    let mut query = QueryBuilder::new("SELECT * FROM (");
+    let mut query = look.select();
+    query.push("* FROM (");
     query.push(statements.records.text());
     let mut id = "id";
     match filter.status {
@@ -184,17 +186,18 @@ pub(in super::super) async fn list(
     }
     query.push(format_args!(" ORDER BY {id} {} LIMIT ", if page.newest_first { "DESC" } else { "ASC" }));
     query.push_bind(i64::from(page.limit));
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Those of these events that fit.
 pub(in super::super) async fn fitting(
-    pool: &MySqlPool,
+    look: &mut Look,
     statements: &Statements,
     filter: &Filter,
     ids: &[Uuid],
 ) -> sqlx::Result<Vec<Record>> {
-    let mut query = QueryBuilder::new("SELECT * FROM (");
+    let mut query = look.select();
+    query.push("* FROM (");
     query.push(statements.records.text()).push(statements.of_all.text()).push(") AS r WHERE true");
     push_filter(&mut query, filter);
     query.push(" AND id IN (");
@@ -203,18 +206,19 @@ pub(in super::super) async fn fitting(
         named.push_bind(*id);
     }
     query.push(")");
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(in super::super) async fn count(
-    pool: &MySqlPool,
+    look: &mut Look,
     statements: &Statements,
     filter: &Filter,
     cap: u32,
 ) -> sqlx::Result<Count> {
     let most = i64::from(cap) + 1;
-    let mut query = QueryBuilder::new("SELECT COUNT(*), COUNT(CASE WHEN true");
+    let mut query = look.select();
+    query.push("COUNT(*), COUNT(CASE WHEN true");
     push_filter(&mut query, filter);
     query.push(" THEN 1 END) FROM (").push(statements.records.text()).push(" FROM (");
     match (filter.id, filter.status) {
@@ -227,19 +231,20 @@ pub(in super::super) async fn count(
         (None, None) => push_most(&mut query, &statements.all, most),
     }
     query.push(statements.of_chosen.text()).push(") AS looked_at");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
 }
 
 /// Looks at no more than `cap` rows that are open, and at no more dead ones.
 pub(in super::super) async fn stats(
-    pool: &MySqlPool,
+    look: &mut Look,
     statements: &Statements,
     cap: u32,
 ) -> sqlx::Result<Stats> {
     let most = i64::from(cap) + 1;
-    let mut query = QueryBuilder::new(
-        "SELECT COUNT(*), COUNT(CASE WHEN status = 'pending' THEN 1 END), COUNT(CASE WHEN status = 'processing' THEN 1 END), \
+    let mut query = look.select();
+    query.push(
+"COUNT(*), COUNT(CASE WHEN status = 'pending' THEN 1 END), COUNT(CASE WHEN status = 'processing' THEN 1 END), \
          (SELECT COUNT(*) FROM (",
     );
     push_most(&mut query, &statements.dead, most);
@@ -250,7 +255,7 @@ pub(in super::super) async fn stats(
     query.push(statements.records.text()).push(" FROM (");
     push_open(&mut query, statements, Some(most));
     query.push(statements.of_chosen.text()).push(") AS open");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     let open: i64 = row.try_get(0)?;
     Ok(Stats {
         pending: Count::among(open, row.try_get(1)?, cap),

@@ -1,5 +1,7 @@
 //! What the reader reads of lanes, notes as under way, and says to be delivered.
 
+use std::sync::Arc;
+
 use std::collections::HashSet;
 
 use serde_json::json;
@@ -158,7 +160,7 @@ pub(super) async fn rows(stream: &MySqlStream, sequences: &[i64]) -> sqlx::Resul
             created_at: time(row, 16)?,
             delayed: row.try_get::<i64, _>(18)? == 1,
             suspect: false,
-            event: decode(row),
+            event: decode(row).map(Arc::new),
         })
     };
     rows.iter().map(read).collect()

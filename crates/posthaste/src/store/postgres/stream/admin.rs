@@ -12,6 +12,7 @@ use sqlx::{Postgres, QueryBuilder, Row, Transaction};
 use uuid::Uuid;
 
 use super::super::admin::push_limit;
+use super::super::look::Look;
 use super::super::{EVENT_COLUMNS, PLACED, decode};
 use super::{begin, park};
 use crate::store::filter::like_pattern;
@@ -225,7 +226,7 @@ pub(in super::super) async fn get(
 
 /// A page in the order of the ids.
 pub(in super::super) async fn list(
-    pool: &PgPool,
+    look: &mut Look,
     statements: &Statements,
     filter: &Filter,
     page: Page,
@@ -240,7 +241,7 @@ pub(in super::super) async fn list(
         }
         Some(Status::Pending | Status::Processing) => {
             query.push(" FROM (");
-            push_open(&mut query, statements, &place(pool, statements).await?, None);
+            push_open(&mut query, statements, &place(look, statements).await?, None);
             query.push(") AS o").push(statements.of.text());
         }
         Some(Status::Delivered) | None => {
@@ -259,12 +260,12 @@ pub(in super::super) async fn list(
     query.push(format_args!(" ORDER BY {id} {}", if page.newest_first { "DESC" } else { "ASC" }));
     push_limit(&mut query, i64::from(page.limit));
     // Planned anew each time: how much lies above a place is not the same twice.
-    query.build().persistent(false).fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().persistent(false).fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Those of these events that fit.
 pub(in super::super) async fn fitting(
-    pool: &PgPool,
+    look: &mut Look,
     statements: &Statements,
     filter: &Filter,
     ids: &[Uuid],
@@ -274,12 +275,12 @@ pub(in super::super) async fn fitting(
     query.push(") AS r WHERE true");
     push_filter(&mut query, filter);
     query.push(" AND id = ANY (").push_bind(ids.to_vec()).push(")");
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(in super::super) async fn count(
-    pool: &PgPool,
+    look: &mut Look,
     statements: &Statements,
     filter: &Filter,
     cap: u32,
@@ -296,19 +297,23 @@ pub(in super::super) async fn count(
             push_rows_of(&mut query, statements, &statements.dead_by_id, Some(most));
         }
         (None, Some(Status::Pending | Status::Processing)) => {
-            push_open(&mut query, statements, &place(pool, statements).await?, Some(most));
+            push_open(&mut query, statements, &place(look, statements).await?, Some(most));
         }
         (None, Some(Status::Delivered) | None) => {
             query.push(statements.all_by_id.text()).push(" LIMIT ").push_bind(most);
         }
     }
     query.push(") AS o").push(statements.of.text()).push(") AS looked_at");
-    let row = query.build().persistent(false).fetch_one(pool).await?;
+    let row = query.build().persistent(false).fetch_one(&mut **look).await?;
     Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
 }
 
 /// Looks at no more than `cap` rows that are open, and at no more dead ones.
-pub(in super::super) async fn stats(pool: &PgPool, statements: &Statements, cap: u32) -> sqlx::Result<Stats> {
+pub(in super::super) async fn stats(
+    look: &mut Look,
+    statements: &Statements,
+    cap: u32,
+) -> sqlx::Result<Stats> {
     let most = i64::from(cap) + 1;
     let mut query = QueryBuilder::new(
         "SELECT count(*), count(*) FILTER (WHERE status = 'pending'), count(*) FILTER (WHERE status = 'processing'), (SELECT count(*) FROM (",
@@ -319,9 +324,9 @@ pub(in super::super) async fn stats(pool: &PgPool, statements: &Statements, cap:
          AND (parked_id IS NULL OR due IS NOT NULL))) * 1000000)::bigint FROM (",
     );
     query.push(statements.records.text()).push(" FROM (");
-    push_open(&mut query, statements, &place(pool, statements).await?, Some(most));
+    push_open(&mut query, statements, &place(look, statements).await?, Some(most));
     query.push(") AS o").push(statements.of.text()).push(") AS open");
-    let row = query.build().persistent(false).fetch_one(pool).await?;
+    let row = query.build().persistent(false).fetch_one(&mut **look).await?;
     let open: i64 = row.try_get(0)?;
     Ok(Stats {
         pending: Count::among(open, row.try_get(1)?, cap),
@@ -439,8 +444,8 @@ struct Place {
     running: Vec<String>,
 }
 
-async fn place(pool: &PgPool, statements: &Statements) -> sqlx::Result<Place> {
-    let row = sqlx::query(statements.place.sql()).fetch_one(pool).await?;
+async fn place(look: &mut Look, statements: &Statements) -> sqlx::Result<Place> {
+    let row = sqlx::query(statements.place.sql()).fetch_one(&mut **look).await?;
     Ok(Place { floor: row.try_get(0)?, next: row.try_get(1)?, running: row.try_get(2)? })
 }
 

@@ -245,13 +245,13 @@ impl WindowReader {
         if top {
             self.topped = Instant::now();
         }
-        let (rows, place) = self.rows_from(connection, lanes, before, until, limit, top).await?;
+        let (mut rows, place) = self.rows_from(connection, lanes, before, until, limit, top).await?;
         let suspects =
             lanes.first().and_then(|lane| self.lanes.get(lane)).and_then(|lane| lane.suspects.clone());
-        let window = place.noted().0;
-        let mut rows = self.decode(&rows, |sequence| {
-            suspects.as_ref().is_some_and(|(noted, last)| window.order(noted).is_lt() || sequence <= *last)
-        })?;
+        if let Some((noted, last)) = suspects {
+            let all = place.noted().0.order(&noted).is_lt();
+            rows.iter_mut().for_each(|row| row.suspect = all || row.sequence <= last);
+        }
         let touched: BTreeSet<u16> = rows.iter().map(|row| row.hold.lane).collect();
         let touched: Vec<u16> = touched.into_iter().collect();
         let lost = self.write(connection, &touched, Some(&place)).await?;

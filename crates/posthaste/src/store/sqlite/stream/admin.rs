@@ -10,6 +10,7 @@ use sqlx::{QueryBuilder, Row, Sqlite};
 use uuid::Uuid;
 
 use super::super::admin::{self, text_id};
+use super::super::look::Look;
 use super::super::{EVENT_COLUMNS, decode, stored_time, time_of};
 use super::park::come_up;
 use super::{SqliteStream, begin, id};
@@ -125,7 +126,7 @@ pub(in super::super) async fn get(
 
 /// A page in the order of the ids.
 pub(in super::super) async fn list(
-    pool: &SqlitePool,
+    look: &mut Look,
     statements: &Statements,
     filter: &Filter,
     page: Page,
@@ -155,12 +156,12 @@ pub(in super::super) async fn list(
     }
     query.push(format_args!(" ORDER BY {id} {} LIMIT ", if page.newest_first { "DESC" } else { "ASC" }));
     query.push_bind(i64::from(page.limit));
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Those of these events that fit.
 pub(in super::super) async fn fitting(
-    pool: &SqlitePool,
+    look: &mut Look,
     statements: &Statements,
     filter: &Filter,
     ids: &[Uuid],
@@ -174,12 +175,12 @@ pub(in super::super) async fn fitting(
         named.push_bind(text_id(*id));
     }
     query.push(")");
-    query.build().fetch_all(pool).await?.iter().map(read_record).collect()
+    query.build().fetch_all(&mut **look).await?.iter().map(read_record).collect()
 }
 
 /// Counts what fits among at most `cap` rows of the state in question.
 pub(in super::super) async fn count(
-    pool: &SqlitePool,
+    look: &mut Look,
     statements: &Statements,
     filter: &Filter,
     cap: u32,
@@ -198,13 +199,13 @@ pub(in super::super) async fn count(
         (None, None) => push_most(&mut query, &statements.all, most),
     }
     query.push(statements.of_chosen.text()).push(") AS looked_at");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
 }
 
 /// Looks at no more than `cap` rows that are open, and at no more dead ones.
 pub(in super::super) async fn stats(
-    pool: &SqlitePool,
+    look: &mut Look,
     statements: &Statements,
     cap: u32,
 ) -> sqlx::Result<Stats> {
@@ -218,7 +219,7 @@ pub(in super::super) async fn stats(
     query.push(statements.records.text()).push(" FROM (");
     push_open(&mut query, statements, Some(most));
     query.push(statements.of_chosen.text()).push(") AS open");
-    let row = query.build().fetch_one(pool).await?;
+    let row = query.build().fetch_one(&mut **look).await?;
     let open: i64 = row.try_get(0)?;
     Ok(Stats {
         pending: Count::among(open, row.try_get(1)?, cap),

@@ -1,5 +1,7 @@
 //! What the reader reads of lanes, notes as under way, and says to be delivered.
 
+use std::sync::Arc;
+
 use serde_json::json;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -168,7 +170,7 @@ pub(super) async fn rows(stream: &SqliteStream, sequences: &[i64]) -> sqlx::Resu
             created_at: time_of(row.try_get(16)?)?,
             delayed: row.try_get(18)?,
             suspect: false,
-            event: decode(row),
+            event: decode(row).map(Arc::new),
         })
     };
     rows.iter().map(read).collect()

@@ -3,6 +3,7 @@
 //!
 //! Rows of the contract: SM1, SM2, HK1.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,8 +90,8 @@ impl Rig {
 }
 
 /// The number an event was made with.
-fn number(event: &Result<Event, String>) -> u64 {
-    serde_json::from_str(event.as_ref().unwrap().payload().as_json().unwrap()).unwrap()
+fn number(event: &Result<impl Borrow<Event>, String>) -> u64 {
+    serde_json::from_str(event.as_ref().unwrap().borrow().payload().as_json().unwrap()).unwrap()
 }
 
 fn numbers(page: &Page) -> Vec<u64> {

@@ -1,5 +1,6 @@
 //! A stream under test, and what is said to it.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -117,8 +118,8 @@ impl Rig {
 }
 
 /// The number an event was made with.
-pub fn number(event: &Result<Event, String>) -> u64 {
-    serde_json::from_str(event.as_ref().unwrap().payload().as_json().unwrap()).unwrap()
+pub fn number(event: &Result<impl Borrow<Event>, String>) -> u64 {
+    serde_json::from_str(event.as_ref().unwrap().borrow().payload().as_json().unwrap()).unwrap()
 }
 
 pub fn numbers(rows: &[Row]) -> Vec<u64> {

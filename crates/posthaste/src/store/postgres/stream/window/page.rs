@@ -1,5 +1,9 @@
 //! A page of rows: what is visible now and was not at a lane's place.
 
+use std::sync::Arc;
+
+use futures_util::TryStreamExt;
+use futures_util::stream::BoxStream;
 use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow};
 
@@ -11,6 +15,9 @@ use crate::error::Result;
 use crate::store::statement::Statement;
 use crate::store::stream::{Hold, Row};
 use crate::store::{Dialect, TableName};
+
+/// For how many rows there is room before the first has come.
+const EXPECTED: u32 = 1000;
 
 /// The columns of a page, in the order of [`read_row`]. A row may have been written after the statement began, and be
 /// shown: by the time of the beginning it would be taken for delayed, and lose its place.
@@ -107,7 +114,7 @@ impl WindowReader {
         until: Option<&Snapshot>,
         limit: u32,
         top: bool,
-    ) -> Result<(Vec<PgRow>, Place)> {
+    ) -> Result<(Vec<Row>, Place)> {
         let (next, running) = (place.base.next(), place.base.running());
         let numbers: Vec<i16> = lanes.iter().map(|lane| *lane as i16).collect();
         let after = match &place.part {
@@ -116,33 +123,18 @@ impl WindowReader {
         };
         let until_text = until.map(Snapshot::to_string);
         let statements = &self.statements.window.page;
-        let rows = match &place.part {
-            Part::Recovery { delivered, delivered_seq, .. } => {
-                sqlx::query(statements.recover.sql())
-                    .bind(delivered.to_string())
-                    .bind(delivered_seq)
-                    .bind(place.anchor)
-                    .bind(i64::from(limit))
-                    .bind(&numbers)
-                    .bind(after)
-                    .fetch_all(connection)
-                    .await
-            }
-            _ if after >= place.base_seq => {
-                sqlx::query(statements.fresh.sql())
-                    .bind(&next)
-                    .bind(&running)
-                    .bind(place.base_seq)
-                    .bind(i64::from(limit))
-                    .bind(&numbers)
-                    .bind(after)
-                    .bind(&until_text)
-                    .bind(top && until.is_none())
-                    .fetch_all(connection)
-                    .await
-            }
+        let query = match &place.part {
+            Part::Recovery { delivered, delivered_seq, .. } => sqlx::query(statements.recover.sql())
+                .bind(delivered.to_string())
+                .bind(delivered_seq)
+                .bind(place.anchor)
+                .bind(i64::from(limit))
+                .bind(&numbers)
+                .bind(after),
             _ => {
-                sqlx::query(statements.late.sql())
+                let below = after < place.base_seq;
+                let statement = if below { &statements.late } else { &statements.fresh };
+                sqlx::query(statement.sql())
                     .bind(&next)
                     .bind(&running)
                     .bind(place.base_seq)
@@ -151,25 +143,12 @@ impl WindowReader {
                     .bind(after)
                     .bind(&until_text)
                     .bind(top && until.is_none())
-                    .fetch_all(connection)
-                    .await
             }
         };
-        let mut rows = rows.map_err(|e| self.error(e))?;
         let recovers = matches!(place.part, Part::Recovery { .. });
-        let top = match rows.first().filter(|_| !recovers) {
-            Some(row) => row.try_get::<Option<i64>, _>(20).map_err(|e| self.error(e))?,
-            None => None,
-        };
-        let now =
-            self.snapshot(rows.first().map_or(Ok(""), |row| row.try_get(19)).map_err(|e| self.error(e))?)?;
-        if rows.first().is_some_and(|row| matches!(row.try_get::<Option<i64>, _>(15), Ok(None))) {
-            rows.clear();
-        }
-        let last = match rows.last() {
-            Some(row) => row.try_get(15).map_err(|e| self.error(e))?,
-            None => after,
-        };
+        let (rows, now, top) = self.receive(query.fetch(connection), limit, recovers).await?;
+        let now = self.snapshot(&now)?;
+        let last = rows.last().map_or(after, |row| row.sequence);
         let full = rows.len() >= limit as usize;
         let target = until.cloned().unwrap_or(now);
         let place = match &place.part {
@@ -193,11 +172,35 @@ impl WindowReader {
         Ok((rows, place))
     }
 
-    pub(super) fn decode(&self, rows: &[PgRow], suspect: impl Fn(i64) -> bool) -> Result<Vec<Row>> {
-        rows.iter().map(|row| self.read_row(row, &suspect).map_err(|e| self.error(e))).collect()
+    /// The rows of a page, each read while the server is still at those behind it; and what was said with the first of them:
+    /// the server's snapshot, and the highest seq if it was asked for. A page without rows is one row without an event.
+    async fn receive(
+        &self,
+        mut sent: BoxStream<'_, sqlx::Result<PgRow>>,
+        limit: u32,
+        recovers: bool,
+    ) -> Result<(Vec<Row>, String, Option<i64>)> {
+        let mut rows = Vec::with_capacity(limit.min(EXPECTED) as usize);
+        let (mut now, mut top) = (String::new(), None);
+        let mut is_first = true;
+        let received = async {
+            while let Some(row) = sent.try_next().await? {
+                if std::mem::take(&mut is_first) {
+                    now = row.try_get(19)?;
+                    top = if recovers { None } else { row.try_get(20)? };
+                    if row.try_get::<Option<i64>, _>(15)?.is_none() {
+                        continue;
+                    }
+                }
+                rows.push(self.read_row(&row)?);
+            }
+            Ok(())
+        };
+        received.await.map_err(|e| self.error(e))?;
+        Ok((rows, now, top))
     }
 
-    fn read_row(&self, row: &PgRow, suspect: &impl Fn(i64) -> bool) -> sqlx::Result<Row> {
+    fn read_row(&self, row: &PgRow) -> sqlx::Result<Row> {
         let (sequence, lane): (i64, i16) = (row.try_get(15)?, row.try_get(17)?);
         let lane = lane as u16;
         Ok(Row {
@@ -207,8 +210,8 @@ impl WindowReader {
             topic: row.try_get(1)?,
             created_at: row.try_get(16)?,
             delayed: row.try_get(18)?,
-            suspect: suspect(sequence),
-            event: decode(row),
+            suspect: false,
+            event: decode(row).map(Arc::new),
         })
     }
 }
