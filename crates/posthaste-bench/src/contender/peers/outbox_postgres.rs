@@ -91,7 +91,9 @@ impl Installed for Here {
         for _ in 0..how.workers {
             // One connection to work, one to listen, one for its garbage collection.
             let pool = pool_0_8(&self.database, 3).await?;
-            let config = Arc::new(OutboxConfig { batch_size: how.batch as u32, ..OutboxConfig::default() });
+            let mut config = OutboxConfig::default();
+            config.batch_size = how.batch as u32;
+            let config = Arc::new(config);
             let manager = OutboxManagerBuilder::new()
                 .storage(Arc::new(PostgresOutbox::<Payload>::new(pool.clone(), Arc::clone(&config))))
                 .publisher(Arc::new(Sink(seen.clone())))
