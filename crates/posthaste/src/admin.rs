@@ -401,8 +401,8 @@ impl Change {
             match self.admin.store.count(&filter, CAP).await {
                 Ok(left) if left.n > 0 => {}
                 Ok(_) => break,
-                // What was done stays done.
-                Err(error) if *error.kind() == ErrorKind::TooSlow => break,
+                // Whether any are left takes too long to find out: another try tells.
+                Err(error) if *error.kind() == ErrorKind::TooSlow => waits = WAITS - 1,
                 Err(error) => return Err(error),
             }
             waits += 1;

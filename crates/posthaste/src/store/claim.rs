@@ -188,7 +188,10 @@ pub struct Mark {
 impl Mark {
     /// A mark this long before it.
     pub(crate) fn earlier(self, by: Duration) -> Self {
-        Self { available_at: self.available_at.saturating_sub(by.try_into().unwrap_or_default()), sequence: 0 }
+        Self {
+            available_at: self.available_at.saturating_sub(by.try_into().unwrap_or_default()),
+            sequence: 0,
+        }
     }
 }
 

@@ -201,7 +201,8 @@ impl fmt::Display for Filter {
         ];
         let mut joint = " of";
         for (name, value) in texts.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
-            write!(f, "{joint} {name} {value:.60?}")?;
+            let beginning: String = value.chars().take(60).collect();
+            write!(f, "{joint} {name} {beginning:?}")?;
             joint = " and";
         }
         let times = [("since", self.since), ("before", self.until)];

@@ -147,12 +147,21 @@ impl Queue<'_> {
             rows.truncate(limit);
             (rows, more)
         };
-        let mut all = Vec::new();
-        for from in [written - SLACK, written] {
-            all = self.read(Span { from, until: None }, Which::Any).await?;
-            if all.len() <= MOST {
-                return Ok(above(all));
-            }
+        let slack = written - SLACK;
+        let all = self.read(Span { from: slack, until: None }, Which::Any).await?;
+        if all.len() <= MOST {
+            return Ok(above(all));
+        }
+        // What follows by its sequence and not by its time is little, and would not be found any more.
+        let earlier = Span { from: slack, until: Some(written) };
+        let mut earlier = self.read(earlier, Which::LowestAbove(sequence, limit)).await?;
+        let mut all = self.read(Span { from: written, until: None }, Which::Any).await?;
+        if all.len() <= MOST {
+            all.append(&mut earlier);
+            return Ok(above(all));
+        }
+        if !earlier.is_empty() {
+            return Ok((above(earlier).0, true));
         }
         // Some of them were found, most likely the first: half of those is a slice that should be small enough.
         all.sort_unstable_by_key(|row| row.created_at);

@@ -50,11 +50,15 @@ fn limited(limit: Duration) -> String {
 }
 
 async fn transaction(pool: &PgPool, settings: String) -> sqlx::Result<Transaction<'static, Postgres>> {
-    let begin = AssertSqlSafe(format!("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; {settings}"));
     let pool = pool.clone();
     // A task of its own goes on when nobody waits for it: sqlx puts the connection of a begin that was dropped half-way
-    // back into the pool as it is, in the middle of a transaction.
-    let begun = tokio::spawn(async move { pool.begin_with(begin).await });
+    // back into the pool as it is, in the middle of a transaction. For the same reason nothing but the begin is in it that
+    // could fail.
+    let begun = tokio::spawn(async move {
+        let mut begun = pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY").await?;
+        sqlx::raw_sql(AssertSqlSafe(settings)).execute(&mut *begun).await?;
+        Ok(begun)
+    });
     begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
 }
 

