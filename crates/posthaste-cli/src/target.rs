@@ -120,6 +120,14 @@ impl Target {
         Ok(store)
     }
 
+    /// The server alone, in none of its databases, to ask it who this is; it has to be closed.
+    pub(crate) async fn open_server(&self) -> Option<Arc<dyn Store>> {
+        let (scheme, rest) = self.url.split_once("://")?;
+        let (place, options) = rest.split_once('?').map_or((rest, ""), |(place, options)| (place, options));
+        let server = place.split('/').next()?;
+        store::connect(&format!("{scheme}://{server}/?{options}"), &self.table.to_string()).await.ok()
+    }
+
     /// What was opened last, if anything was.
     pub(crate) fn opened(&self) -> Option<Arc<dyn Store>> {
         self.opened.borrow().last().cloned()

@@ -430,6 +430,11 @@ sink = "f"
     let json = dir.run(["config", "check", "--json"]).exits(0).json();
     assert_eq!((&json["ok"], json["warnings"].as_array().unwrap().len()), (&Value::Bool(true), 4));
 
+    // Where nothing is delivered nothing is dead for want of a route.
+    let only_cleans = format!("[relay]\nenabled = false\n{file}");
+    let answer = check(&dir, &only_cleans).exits(0);
+    assert!(!answer.err.contains("no route takes") && !answer.err.contains("never reached"), "{answer:?}");
+
     // Behind a route that takes everything, of one table alone; and nothing is left out.
     let behind = r#"
 [relay]

@@ -236,7 +236,11 @@ fn sm1_a_table_becomes_a_stream_and_stays_one() {
         let none = db.run(["migrate", "status", "--json"]).exits(0).json();
         assert!(none["mode"].is_null() && none["lanes"].is_null(), "{none}");
         db.run(["migrate", "up"]).exits(0);
-        db.run(stream).fails(5, &format!("table {table} is a queue, not a stream with 8 lanes"));
+        let refused =
+            db.run(stream).fails(5, &format!("table {table} is a queue, not a stream with 8 lanes"));
+        // The table may be no setting of who reads it.
+        let down = format!("`posthaste migrate down --table {table} --to 0`");
+        assert!(refused.err.contains(&down), "{refused:?}");
     }
 }
 

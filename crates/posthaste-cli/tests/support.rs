@@ -59,7 +59,12 @@ pub(crate) struct Dir(PathBuf);
 
 impl Dir {
     pub(crate) fn new() -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(unique());
+        Self::under(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// One in this directory.
+    pub(crate) fn under(parent: &Path) -> Self {
+        let path = parent.join(unique());
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }

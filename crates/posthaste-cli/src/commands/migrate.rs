@@ -105,7 +105,7 @@ async fn refuse_mode(target: &Target, store: &dyn Store, asked: Mode) -> Result<
     let message = format!(
         "table {table} is a {found}, not a {asked}: the mode of a table is fixed when it is made; leave --mode away to \
          bring it up as it is, or make another table (`posthaste migrate up --table {table}_2 {again}`), write to that one, and \
-         drop this one with `posthaste migrate down --to 0` once its events are delivered"
+         drop this one with `posthaste migrate down --table {table} --to 0` once its events are delivered"
     );
     Err(Failure::new(Exit::Table, message))
 }

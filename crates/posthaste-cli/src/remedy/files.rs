@@ -1,6 +1,7 @@
-//! SQLite files and their directories that this user cannot read or write.
+//! SQLite files and their directories that this user cannot read or write. The system is asked, and nothing is opened or
+//! made: closing a file drops every lock that this process has on it, those of SQLite as well.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +37,7 @@ fn wrong(target: &Target, read_only: bool) -> Option<String> {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound && !directory.is_dir() => Some(format!(
             "cannot create the database file {name}: there is no directory {place}; create it, or {elsewhere}"
         )),
-        Err(missing) if missing.kind() == io::ErrorKind::NotFound && !is_writable(&directory) => {
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound && !may(&directory, Right::Make) => {
             Some(format!(
                 "cannot create the database file {name}: this user may not write to directory {place}; let it write there, \
              or {elsewhere}"
@@ -53,22 +54,19 @@ fn wrong(target: &Target, read_only: bool) -> Option<String> {
 /// What is wrong with a file that is there.
 fn opened(read_only: bool, file: &Path, directory: &Path) -> Option<String> {
     let (name, place) = (file.display(), shown(directory));
-    let is = |opened: io::Result<fs::File>, kind| opened.is_err_and(|error| error.kind() == kind);
-    let denied = io::ErrorKind::PermissionDenied;
-    if is(OpenOptions::new().read(true).open(file), denied) {
+    if !may(file, Right::Read) {
         return Some(format!(
             "cannot open the database file {name}: this user may not read it; let it read and write the file, or run \
              this as who owns it"
         ));
     }
-    let written = OpenOptions::new().append(true).open(file);
-    if is(written, denied) && is_writable(directory) {
+    if !may(file, Right::Write) && may(directory, Right::Make) {
         return Some(format!(
             "cannot write to the database file {name}: this user may only read it; let it write the file, or run this as \
              who owns it"
         ));
     }
-    if !is_writable(directory) {
+    if !may(directory, Right::Make) {
         // Even who only reads registers in a file beside it.
         return Some(format!(
             "cannot use the database file {name}: SQLite keeps files beside it, to read as well as to write, and this \
@@ -80,17 +78,66 @@ fn opened(read_only: bool, file: &Path, directory: &Path) -> Option<String> {
     })
 }
 
-/// Whether this user may make files there. There is no asking but trying.
-fn is_writable(directory: &Path) -> bool {
-    let probe = directory.join(format!(".posthaste-{}", std::process::id()));
-    let made = OpenOptions::new().write(true).create_new(true).open(&probe);
-    if made.is_ok() {
-        let _ = fs::remove_file(&probe);
-    }
-    made.is_ok()
+/// What a user does with a file, or in a directory.
+#[derive(Debug, Clone, Copy)]
+enum Right {
+    Read,
+    Write,
+    /// Makes files in a directory.
+    Make,
+}
+
+/// Whether this user may; what cannot be told keeps nobody from it.
+#[cfg(unix)]
+fn may(path: &Path, right: Right) -> bool {
+    use rustix::fs::Access;
+    use rustix::io::Errno;
+
+    let access = match right {
+        Right::Read => Access::READ_OK,
+        Right::Write => Access::WRITE_OK,
+        Right::Make => Access::WRITE_OK | Access::EXEC_OK,
+    };
+    !matches!(rustix::fs::access(path, access), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+}
+
+/// Whether this user may, as far as a file's attribute tells.
+#[cfg(not(unix))]
+fn may(path: &Path, right: Right) -> bool {
+    let read_only = || fs::metadata(path).is_ok_and(|found| found.permissions().readonly());
+    !matches!(right, Right::Write) || !read_only()
 }
 
 /// A directory as somebody finds it.
 fn shown(directory: &Path) -> String {
     fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned()).display().to_string()
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use rustix::fs::{FlockOperation, fcntl_lock};
+
+    use super::*;
+
+    #[test]
+    fn op1_who_looks_at_a_file_leaves_its_locks_and_its_directory_alone() -> io::Result<()> {
+        let directory = std::env::temp_dir().join(format!("posthaste-files-{}", std::process::id()));
+        fs::create_dir_all(&directory)?;
+        let path = directory.join("outbox.db");
+        let file = fs::File::create(&path)?;
+        fcntl_lock(&file, FlockOperation::LockExclusive)?;
+        let (inode, changed) = (file.metadata()?.ino(), fs::metadata(&directory)?);
+        let is_locked =
+            || fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&format!(":{inode} ")));
+        assert!(is_locked());
+        let said = opened(true, &path, &directory);
+        assert!(said.is_some_and(|said| said.contains("it is opened for reading only")));
+        assert!(is_locked(), "its lock is gone");
+        let now = fs::metadata(&directory)?;
+        let times = |found: &fs::Metadata| (found.mtime(), found.mtime_nsec());
+        assert_eq!(times(&now), times(&changed), "something was made in its directory");
+        fs::remove_dir_all(&directory)
+    }
 }

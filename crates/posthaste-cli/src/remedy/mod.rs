@@ -54,7 +54,7 @@ pub(crate) async fn advice(
     match error.kind() {
         ErrorKind::TableMissing => Some((Exit::Table, missing(target, store?).await)),
         ErrorKind::AccessDenied => {
-            rights::advice(error, target, need).map(|message| (Exit::Database, message))
+            rights::advice(error, target, store, need).await.map(|message| (Exit::Database, message))
         }
         ErrorKind::ReadOnly | ErrorKind::Unreachable => {
             files::advice(error, target).map(|message| (Exit::Database, message))
@@ -75,7 +75,7 @@ pub(crate) async fn unfit(target: &Target, store: &dyn Store) -> Option<(Exit, S
         &["SELECT", "UPDATE"]
     };
     let unfit = if access.denied.iter().any(|right| needed.contains(right)) {
-        rights::lacking(target, &access.denied)
+        rights::lacking(target, &access.denied, access.account.as_deref())
     } else {
         access.read_only.and_then(|_| files::unwritable(target))
     };
@@ -102,8 +102,10 @@ async fn misfit(target: &Target, store: &dyn Store, need: Need) -> Option<(Exit,
             .iter()
             .any(|found| matches!(found, Difference::MissingColumn { column } if column == name))
     };
-    if lacks("attempts") && !TELLING.into_iter().any(lacks) {
-        return rights::hidden_stream(target, need).map(|message| (Exit::Database, message));
+    // Where the record of migrations is seen it says what the table is: a queue that has lost a column stays one.
+    let unrecorded = async || store.tables().await.is_ok_and(|tables| tables.is_empty());
+    if lacks("attempts") && !TELLING.into_iter().any(lacks) && unrecorded().await {
+        return rights::hidden_stream(target, store, need).await.map(|message| (Exit::Database, message));
     }
     if !TELLING.into_iter().all(lacks) {
         return None;

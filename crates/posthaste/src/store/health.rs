@@ -41,6 +41,8 @@ pub trait Health: Send + Sync {
 pub struct Access {
     /// Its name and version.
     pub server: String,
+    /// Whose rights the connection has, as the database's `GRANT` wants to read it; `None` where there are no accounts.
+    pub account: Option<String>,
     /// Why nothing can be written, if nothing can.
     pub read_only: Option<String>,
     /// What a relay needs and this role may not do with the table.

@@ -110,6 +110,10 @@ impl Making<'_> {
     ) {
         let relayed: Vec<&TableName> =
             tables.iter().filter(|table| table.relayed).map(|table| &table.name).collect();
+        if relayed.is_empty() {
+            // Nothing is delivered here, so that nothing is dead for want of a route.
+            return;
+        }
         for (at, route) in routes.iter().enumerate() {
             let before = &routes[..at];
             let mut taken = relayed.iter().filter(|table| route.takes_table(table)).peekable();

@@ -34,14 +34,15 @@ impl Look<'_> {
         });
         if !access.denied.is_empty() {
             let denied = access.denied.join(", ");
+            let role = access.account.as_deref().unwrap_or("it");
             findings.push(
                 Finding::new(
                     Check::Database,
                     Verdict::Warning,
                     format!("this role may not {denied} on table {}", self.admin.store.table()),
                     format!(
-                        "If a relay runs under it: GRANT {denied} ON {} TO it.",
-                        self.admin.store.table()
+                        "If a relay runs under it: GRANT {denied} ON {} TO {role}.",
+                        self.admin.store.table().quoted('"')
                     ),
                 )
                 .page("operate/tables"),

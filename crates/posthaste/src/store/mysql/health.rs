@@ -15,7 +15,7 @@ use crate::store::{Count, Dialect, TableName};
 
 // Some versions know these settings as numbers, others as words.
 const SERVER: &str = "
-SELECT VERSION(), CAST(@@global.read_only AS CHAR), CAST(@@global.innodb_read_only AS CHAR)";
+SELECT VERSION(), CAST(@@global.read_only AS CHAR), CAST(@@global.innodb_read_only AS CHAR), CURRENT_USER()";
 
 // The table's times are in the server's own time zone, the session's is its client's.
 const TRANSACTIONS: &str = "
@@ -72,10 +72,17 @@ fn statement(table: &TableName, sql: &'static str) -> Statement {
     Statement::new(Dialect::MySql, table, sql).with("{free}", FREE)
 }
 
+/// An account in quotation marks: without its host it would be another one. A host has no `@`, a user may.
+fn account_name(account: &str) -> Option<String> {
+    let (user, host) = account.rsplit_once('@')?;
+    let quoted = |part: &str| format!("`{}`", part.replace('`', "``"));
+    Some(format!("{}@{}", quoted(user), quoted(host)))
+}
+
 #[async_trait]
 impl Health for MySqlStore {
     async fn access(&self) -> Result<Access> {
-        let (version, read_only, innodb): (String, String, String) =
+        let (version, read_only, innodb, account): (String, String, String, String) =
             query_as(SERVER).fetch_one(&self.pool).await.map_err(|e| self.error(e))?;
         let on = |setting: &str| !matches!(setting, "0" | "OFF");
         let setting = match (on(&innodb), on(&read_only)) {
@@ -88,8 +95,9 @@ impl Health for MySqlStore {
             true => format!("MariaDB {}", version.split('-').next().unwrap_or_default()),
             false => format!("MySQL {version}"),
         };
+        let account = account_name(&account);
         // Who has locked a table as a whole only a plugin or another schema of the server could tell.
-        Ok(Access { server, read_only, denied: Vec::new(), locked: None })
+        Ok(Access { server, account, read_only, denied: Vec::new(), locked: None })
     }
 
     async fn pins(&self) -> Result<Option<Vec<Pin>>> {
@@ -173,5 +181,24 @@ impl Health for MySqlStore {
             present: present.map(|present| present != 0),
         };
         Ok(Fleet { relays, lanes: lanes.into_iter().map(lane).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn op1_an_account_is_its_user_and_its_host() {
+        for (account, name) in [
+            ("shop@%", "`shop`@`%`"),
+            ("shop@10.0.0.0/255.0.0.0", "`shop`@`10.0.0.0/255.0.0.0`"),
+            ("me@home@localhost", "`me@home`@`localhost`"),
+            ("a`b@%", "`a``b`@`%`"),
+            ("@localhost", "``@`localhost`"),
+        ] {
+            assert_eq!(account_name(account).as_deref(), Some(name), "{account}");
+        }
+        assert_eq!(account_name("shop"), None);
     }
 }

@@ -15,12 +15,16 @@ use crate::store::statement::Statement;
 use crate::store::{Count, Dialect, TableName};
 
 const SERVER: &str = "
-SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('transaction_read_only')::bool";
+SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('transaction_read_only')::bool,
+       current_user::text";
 
-// $1 the table. A relay changes rows, and deletes those past their retention.
+// $1 the table. A relay changes rows, and deletes those past their retention. It may have been granted only the columns that
+// it reads and changes; a row is deleted as a whole.
 const DENIED: &str = "
 SELECT p FROM unnest(ARRAY['SELECT', 'UPDATE', 'DELETE']) AS p
- WHERE to_regclass($1) IS NOT NULL AND NOT has_table_privilege(to_regclass($1)::oid, p)";
+ WHERE to_regclass($1) IS NOT NULL
+   AND NOT CASE p WHEN 'DELETE' THEN has_table_privilege(to_regclass($1)::oid, p)
+                  ELSE has_any_column_privilege(to_regclass($1)::oid, p) END";
 
 // $1 the table. Who waits for such a lock holds up whoever comes after it.
 const LOCKED: &str = "
@@ -114,7 +118,7 @@ fn statement(table: &TableName, sql: &'static str) -> Statement {
 #[async_trait]
 impl Health for PostgresStore {
     async fn access(&self) -> Result<Access> {
-        let (version, standby, read_only): (String, bool, bool) =
+        let (version, standby, read_only, user): (String, bool, bool, String) =
             query_as(SERVER).fetch_one(&self.pool).await.map_err(|e| self.error(e))?;
         let read_only = match (standby, read_only) {
             (true, _) => Some("it is a standby that follows another server".to_owned()),
@@ -133,7 +137,8 @@ impl Health for PostgresStore {
         let locked = locked.map_err(|e| self.error(e))?;
         // Some builders add their own words behind it.
         let version = version.split(' ').next().unwrap_or_default();
-        Ok(Access { server: format!("PostgreSQL {version}"), read_only, denied, locked })
+        let account = Some(format!("\"{}\"", user.replace('"', "\"\"")));
+        Ok(Access { server: format!("PostgreSQL {version}"), account, read_only, denied, locked })
     }
 
     async fn pins(&self) -> Result<Option<Vec<Pin>>> {

@@ -113,6 +113,7 @@ impl Health for SqliteStore {
         };
         Ok(Access {
             server: format!("SQLite {version}"),
+            account: None,
             read_only: (writing == Writing::ReadOnly)
                 .then(|| format!("the file {file}, or its directory, may only be read")),
             denied: Vec::new(),

@@ -226,6 +226,8 @@ async fn op10_what_a_role_may_not_do_is_named() {
     let report = Admin::new(std::sync::Arc::new(store)).doctor().await;
     let finding = saying(&report, Check::Database, "this role may not UPDATE, DELETE on table outbox");
     assert_eq!(finding.verdict, Verdict::Warning);
+    let grant = format!("GRANT UPDATE, DELETE ON \"outbox\" TO \"{role}\".");
+    assert!(finding.advice.as_ref().is_some_and(|advice| advice.ends_with(&grant)), "{finding:#?}");
     assert_eq!(one(&report, Check::Migrations).verdict, Verdict::Ok, "{report:#?}");
     pool.close().await;
     sqlx::raw_sql(AssertSqlSafe(format!("DROP OWNED BY {role}; DROP ROLE {role}")))
