@@ -152,16 +152,13 @@ impl Queue<'_> {
         if all.len() <= MOST {
             return Ok(above(all));
         }
-        // What follows by its sequence and not by its time is little, and would not be found any more.
-        let earlier = Span { from: slack, until: Some(written) };
-        let mut earlier = self.read(earlier, Which::LowestAbove(sequence, limit)).await?;
         let mut all = self.read(Span { from: written, until: None }, Which::Any).await?;
         if all.len() <= MOST {
-            all.append(&mut earlier);
+            // What follows by its sequence and not by its time is found as missed when another one has passed it: the last
+            // ones are passed by none.
+            let earlier = Span { from: slack, until: Some(written) };
+            all.append(&mut self.read(earlier, Which::LowestAbove(sequence, limit)).await?);
             return Ok(above(all));
-        }
-        if !earlier.is_empty() {
-            return Ok((above(earlier).0, true));
         }
         // Some of them were found, most likely the first: half of those is a slice that should be small enough.
         all.sort_unstable_by_key(|row| row.created_at);
