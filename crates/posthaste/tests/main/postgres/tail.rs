@@ -92,3 +92,30 @@ async fn op1_following_a_queue_from_far_back_reads_little_more_than_it_shows() {
     one.close().await;
     db.drop_everything().await;
 }
+
+/// After a burst, one comes last that was written before the others by its time: nothing passes it.
+#[tokio::test]
+async fn op1_what_comes_last_and_is_older_by_its_time_is_shown() {
+    const BURST: usize = 10_100;
+    let db = Db::new(Kind::Postgres).await;
+    let admin = Admin::new(db.shared_store());
+    let mut tail = admin.tail(Filter::all(), None).await.unwrap();
+    db.execute(format!(
+        "INSERT INTO outbox (topic, payload, created_at)
+         SELECT 'burst', '1', now() - interval '5 seconds' + n * interval '1 microsecond' FROM generate_series(1, {BURST}) AS n"
+    ))
+    .await
+    .unwrap();
+    let mut shown = 0;
+    while shown < BURST {
+        shown += tail.look().await.unwrap().events.len();
+    }
+    db.execute(
+        "INSERT INTO outbox (topic, payload, created_at) SELECT 'late', '1', max(created_at) - interval '3 milliseconds' FROM outbox",
+    )
+    .await
+    .unwrap();
+    let last = tail.look().await.unwrap().events;
+    assert_eq!(last.iter().map(|record| record.sequence).collect::<Vec<_>>(), [BURST as i64 + 1]);
+    db.drop_everything().await;
+}
