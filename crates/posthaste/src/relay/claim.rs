@@ -330,7 +330,7 @@ impl Claimer {
                     turn: claimed.turn,
                     _part: None,
                     _epoch: Some(self.epoch.held.clone()),
-                    _slot: slots.split(1)?,
+                    slot: slots.split(1)?,
                 }))
             })
             .collect();

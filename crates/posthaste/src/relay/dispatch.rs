@@ -215,7 +215,7 @@ impl Dispatcher {
             turn: None,
             _part: None,
             _epoch: None,
-            _slot: slot,
+            slot,
         })
     }
 

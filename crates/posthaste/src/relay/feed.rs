@@ -97,14 +97,17 @@ impl Feed {
                 let mut heard = Heard::default();
                 // The store answers by event: each is named once.
                 for round in rounds(said, |said| said.lease.id()) {
-                    let leases: HashMap<Uuid, &Lease> =
-                        round.iter().map(|said| (said.lease.id(), said.lease)).collect();
                     let settlement = |said: &&Said<'_>| Settlement {
                         lease: said.lease.clone(),
                         verdict: said.verdict.clone(),
                     };
                     let settled =
                         store.settle(&round.iter().map(settlement).collect::<Vec<_>>(), keep).await?;
+                    if settled.lost.is_empty() && settled.busy.is_empty() {
+                        continue;
+                    }
+                    let leases: HashMap<Uuid, &Lease> =
+                        round.iter().map(|said| (said.lease.id(), said.lease)).collect();
                     let lease = |id: &Uuid| leases.get(id).map(|lease| Lease::clone(lease));
                     heard.lost.extend(settled.lost.iter().filter_map(lease));
                     heard.busy.extend(settled.busy.iter().filter_map(lease));

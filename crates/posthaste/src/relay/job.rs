@@ -35,7 +35,7 @@ pub(super) struct Job {
     pub(super) _part: Option<Part>,
     /// While it is held, a pass that began after it is not over.
     pub(super) _epoch: Option<mpsc::Sender<Infallible>>,
-    pub(super) _slot: OwnedSemaphorePermit,
+    pub(super) slot: OwnedSemaphorePermit,
 }
 
 /// How the relay got an event.

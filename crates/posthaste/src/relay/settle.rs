@@ -11,13 +11,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 
 use super::dispatch::Ended;
 use super::engine::Engine;
 use super::feed::{Heard, Said};
-use super::job::{Job, Note};
+use super::job::{Job, Note, Source};
 use super::outage::{Doing, Pauses};
 use super::verdict::Ending;
 use crate::error::{Error, ErrorKind};
@@ -142,8 +142,10 @@ impl Settler {
         let engine = &self.engine;
         let now = Instant::now();
         let mut told: FxHashMap<&str, Told> = FxHashMap::default();
-        let (busy, done): (Vec<Ended>, Vec<Ended>) =
-            batch.into_iter().partition(|ended| heard.busy.contains(&ended.job.held.lease));
+        let (busy, done): (Vec<Ended>, Vec<Ended>) = match heard.busy.is_empty() {
+            true => (Vec::new(), batch),
+            false => batch.into_iter().partition(|ended| heard.busy.contains(&ended.job.held.lease)),
+        };
         engine.depths.settling.fetch_sub(done.len(), Ordering::Relaxed);
         for ended in &done {
             let Ended { job, ending } = ended;
@@ -158,9 +160,21 @@ impl Settler {
         for (topic, told) in told {
             told.tell(engine, topic);
         }
-        drop(done);
+        free(done);
         engine.slots.tell();
         busy
+    }
+}
+
+/// Gives the slots of these back. Those of claimed events, which are many, all at once: each by itself would lock the rest.
+fn free(done: Vec<Ended>) {
+    let mut slots: Option<OwnedSemaphorePermit> = None;
+    for Ended { job: Job { source, slot, .. }, .. } in done {
+        match &mut slots {
+            _ if source == Source::Hot => drop(slot),
+            Some(slots) => slots.merge(slot),
+            None => slots = Some(slot),
+        }
     }
 }
 
