@@ -12,7 +12,9 @@ use super::super::order::{Key, Standing, Turn};
 use super::StreamFeed;
 use super::state::{PageState, Source, State, UnderWay};
 use crate::error::Result;
-use crate::store::stream::{Hold, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Row, Wait};
+use crate::store::stream::{
+    Hold, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Row, Unreadable, Wait,
+};
 use crate::store::{Buried, Claim, Lease, Topics, exhausted};
 
 /// What a page still has under way after this long, and after as many events more as fit into memory, is parked where it
@@ -317,7 +319,7 @@ impl StreamFeed {
         let holder = self.worker.next_holder();
         let (mut given, mut gone) = (0, 0);
         for (row, fate) in rows.into_iter().zip(fates.each) {
-            let Row { hold, sequence, id, topic, created_at, event, .. } = row;
+            let Row { hold, sequence, id, created_at, event, .. } = row;
             match (fate, event) {
                 (Fate::GivenOut(turn), Ok(event)) if !lost.contains(&hold.lane) => {
                     let lease = Lease { id, sequence, holder: Arc::clone(&holder), attempt: 1 };
@@ -328,7 +330,9 @@ impl StreamFeed {
                     given += 1;
                     continue;
                 }
-                (_, Err(reason)) => fed.buried.push(Buried { id, sequence, topic, reason }),
+                (_, Err(Unreadable { topic, reason, .. })) => {
+                    fed.buried.push(Buried { id, sequence, topic, reason });
+                }
                 _ => {}
             }
             gone += 1;
@@ -362,14 +366,14 @@ impl StreamFeed {
     /// How a row is parked that this relay has not begun with.
     fn parked_unread(&self, row: &Row) -> Park {
         let (key, error) = match &row.event {
-            Err(reason) => (row.id.to_string(), Some(reason.clone())),
+            Err(unreadable) => (row.id.to_string(), Some(unreadable.reason.clone())),
             Ok(event) => (self.stored_key(event), None),
         };
         Park {
             hold: row.hold,
             sequence: row.sequence,
             id: row.id,
-            topic: row.topic.clone(),
+            topic: row.topic().to_owned(),
             key,
             attempts: 0,
             error,

@@ -7,8 +7,8 @@ use sqlx::{Postgres, QueryBuilder, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::columns::{EVENT_COLUMNS, Types, decode};
 use super::look::Look;
-use super::{EVENT_COLUMNS, decode};
 use crate::store::filter::{FILTER_COLUMNS, like_pattern};
 use crate::store::settlement::micros;
 use crate::store::{Count, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
@@ -215,6 +215,6 @@ fn read_record(row: &PgRow) -> sqlx::Result<Record> {
         available_at: row.try_get(14)?,
         settled_at: row.try_get(20)?,
         last_error: row.try_get(21)?,
-        event: decode(row),
+        event: decode(row, Types::of(row)),
     })
 }

@@ -3,6 +3,7 @@
 mod activity;
 mod admin;
 mod arrivals;
+mod columns;
 pub(crate) mod errors;
 mod health;
 pub(crate) mod inbox;
@@ -19,12 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgRow};
-use sqlx::{ConnectOptions, Connection, Postgres, Row, Transaction, ValueRef};
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{ConnectOptions, Connection, Postgres, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::columns::{StoredColumns, undecodable};
 use super::errors::{in_time, of_queue, too_slow};
 use super::insert::insert;
 use super::migrate::Role;
@@ -40,10 +40,6 @@ use crate::error::Result;
 use crate::event::Event;
 
 use look::Look;
-
-/// The columns an event is read from, in the order of [`decode`].
-pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
-     content_type, headers, payload, payload_bytes, version, occurred_at, available_at";
 
 /// A stream's lanes, each with how far it was read.
 pub(super) const PLACED: &str = "(SELECT w.lane, w.fence, w.owner, w.present, w.leased_until, w.system_id, q.step, q.base, q.base_seq,
@@ -464,44 +460,4 @@ impl Store for PostgresStore {
 /// Where these options lead, for people.
 fn place(options: &PgConnectOptions) -> String {
     format!("PostgreSQL at {}:{}", options.get_host(), options.get_port())
-}
-
-/// The event of a row that begins with [`EVENT_COLUMNS`], or why it cannot be read.
-fn decode(row: &PgRow) -> Result<Event, String> {
-    fn column<'r, T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>>(
-        row: &'r PgRow,
-        at: usize,
-        name: &str,
-    ) -> Result<T, String> {
-        row.try_get(at).map_err(|error| undecodable(name, error))
-    }
-    // `json` arrives as the text that was written; asking sqlx for text would be refused, parsing it wasted.
-    fn json(row: &PgRow, at: usize, name: &str) -> Result<Option<Vec<u8>>, String> {
-        let value = row.try_get_raw(at).map_err(|error| undecodable(name, error))?;
-        if value.is_null() {
-            return Ok(None);
-        }
-        value.as_bytes().map(|bytes| Some(bytes.to_vec())).map_err(|error| undecodable(name, error))
-    }
-    let headers = json(row, 9, "headers")?
-        .map(|bytes| String::from_utf8(bytes).map_err(|error| undecodable("headers", error)))
-        .transpose()?;
-    StoredColumns {
-        id: column(row, 0, "id")?,
-        topic: column(row, 1, "topic")?,
-        event_type: column(row, 2, "event_type")?,
-        aggregate_type: column(row, 3, "aggregate_type")?,
-        aggregate_id: column(row, 4, "aggregate_id")?,
-        namespace: column(row, 5, "namespace")?,
-        tenant_id: column(row, 6, "tenant_id")?,
-        dedupe_key: column(row, 7, "dedupe_key")?,
-        content_type: column(row, 8, "content_type")?,
-        headers,
-        payload: json(row, 10, "payload")?,
-        payload_bytes: column(row, 11, "payload_bytes")?,
-        version: column(row, 12, "version")?,
-        occurred_at: column(row, 13, "occurred_at")?,
-        available_at: column(row, 14, "available_at")?,
-    }
-    .into_event()
 }

@@ -9,7 +9,7 @@ use sqlx::postgres::{PgPool, PgRow};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{EVENT_COLUMNS, decode};
+use super::columns::{EVENT_COLUMNS, Types, decode};
 use crate::store::claim::{BEFORE_IT, EXHAUSTED};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
@@ -188,23 +188,24 @@ fn read_batch(rows: &[PgRow], holder: &Arc<str>) -> sqlx::Result<(ClaimedBatch, 
     let mut batch = ClaimedBatch::default();
     let mut undecodable = Vec::new();
     let mut marks = Vec::with_capacity(rows.len());
+    let types = rows.first().map_or(Types::Changed, Types::of);
     for row in rows {
         let (id, sequence, available_at): (Uuid, i64, OffsetDateTime) =
             (row.try_get(0)?, row.try_get(15)?, row.try_get(14)?);
         marks.push(Mark { available_at, sequence });
-        let topic = row.try_get::<String, _>(1).unwrap_or_default();
+        let topic = || row.try_get::<String, _>(1).unwrap_or_default();
         if row.try_get::<Option<&str>, _>(18)?.is_some() {
             let reason = row.try_get::<Option<String>, _>(19)?.unwrap_or_default();
-            batch.buried.push(Buried { id, sequence, topic, reason });
+            batch.buried.push(Buried { id, sequence, topic: topic(), reason });
             continue;
         }
-        match decode(row) {
+        match decode(row, types) {
             Ok(event) => {
                 let attempt = u32::try_from(row.try_get::<i32, _>(16)?).unwrap_or(0);
                 let lease = Lease { id, sequence, holder: Arc::clone(holder), attempt };
                 batch.events.push(Claimed { event: Arc::new(event), lease, created_at: row.try_get(17)? });
             }
-            Err(reason) => undecodable.push(Buried { id, sequence, topic, reason }),
+            Err(reason) => undecodable.push(Buried { id, sequence, topic: topic(), reason }),
         }
     }
     batch.mark = marks.into_iter().max();

@@ -41,7 +41,7 @@ use crate::error::Result;
 
 pub use lane::{Beat, Council, Hold, LaneState};
 pub use mode::{Lanes, Mode};
-pub use page::{Page, Reader, Row};
+pub use page::{Page, Reader, Row, Unreadable};
 pub use parked::{BlockedAggregate, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Wait};
 
 /// The part of a store that only a stream has.

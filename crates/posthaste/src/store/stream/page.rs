@@ -21,16 +21,34 @@ pub struct Row {
     pub sequence: i64,
     /// Its id.
     pub id: Uuid,
-    /// Its topic, as far as it can be read.
-    pub topic: String,
     /// When it was written, by the database's clock.
     pub created_at: OffsetDateTime,
     /// Whether it was to be delivered later than it was read.
     pub delayed: bool,
     /// Whether the lane's owner before had it under way when it ended uncleanly.
     pub suspect: bool,
-    /// The event, or why it cannot be read.
-    pub event: std::result::Result<Arc<Event>, String>,
+    /// The event, unless it cannot be read.
+    pub event: std::result::Result<Arc<Event>, Unreadable>,
+}
+
+impl Row {
+    /// Its topic, as far as it can be read.
+    pub fn topic(&self) -> &str {
+        match &self.event {
+            Ok(event) => event.topic(),
+            Err(unreadable) => &unreadable.topic,
+        }
+    }
+}
+
+/// What is known of an event that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unreadable {
+    /// Its topic, as far as it can be read.
+    pub topic: String,
+    /// Why it cannot be read.
+    pub reason: String,
 }
 
 /// Rows of some lanes in the order they are to be delivered.

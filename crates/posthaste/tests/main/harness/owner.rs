@@ -63,7 +63,7 @@ impl Owner {
                 hold: row.hold,
                 sequence: row.sequence,
                 id: row.id,
-                topic: row.topic.clone(),
+                topic: row.topic().to_owned(),
                 key: key(row),
                 attempts,
                 error: error.map(str::to_owned),

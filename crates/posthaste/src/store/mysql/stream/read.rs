@@ -16,7 +16,7 @@ use super::{Hurried, MySqlStream, time};
 use crate::store::statement::Statement;
 use crate::store::stream::floor::{Delivered, Look};
 use crate::store::stream::place::{RowId, holds_json, json_text, lane, mask};
-use crate::store::stream::{Hold, Row};
+use crate::store::stream::{Hold, Row, Unreadable};
 use crate::store::{Dialect, Keep, TableName};
 
 const UNSETTLED: &str = "
@@ -156,11 +156,12 @@ pub(super) async fn rows(stream: &MySqlStream, sequences: &[i64]) -> sqlx::Resul
             hold: Hold { lane: lane(row.try_get(17)?), fence: 0 },
             sequence: row.try_get(15)?,
             id: row.try_get(0).unwrap_or_default(),
-            topic: row.try_get(1).unwrap_or_default(),
             created_at: time(row, 16)?,
             delayed: row.try_get::<i64, _>(18)? == 1,
             suspect: false,
-            event: decode(row).map(Arc::new),
+            event: decode(row)
+                .map(Arc::new)
+                .map_err(|reason| Unreadable { topic: row.try_get(1).unwrap_or_default(), reason }),
         })
     };
     rows.iter().map(read).collect()

@@ -11,9 +11,10 @@ use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{Postgres, QueryBuilder, Row, Transaction};
 use uuid::Uuid;
 
+use super::super::PLACED;
 use super::super::admin::push_limit;
+use super::super::columns::{EVENT_COLUMNS, Types, decode};
 use super::super::look::Look;
-use super::super::{EVENT_COLUMNS, PLACED, decode};
 use super::{begin, park};
 use crate::store::filter::like_pattern;
 use crate::store::settlement::micros;
@@ -591,6 +592,6 @@ fn read_record(row: &PgRow) -> sqlx::Result<Record> {
         available_at: row.try_get(23)?,
         settled_at: row.try_get(20)?,
         last_error: row.try_get(21)?,
-        event: decode(row),
+        event: decode(row, Types::of(row)),
     })
 }

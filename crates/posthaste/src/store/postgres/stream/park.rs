@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{Postgres, Row as _, Transaction};
 use uuid::Uuid;
 
-use super::super::{EVENT_COLUMNS, decode};
+use super::super::columns::{EVENT_COLUMNS, Types, decode};
 use super::{PostgresStream, begin, fences, lanes, numbers};
 use crate::error::Result;
 use crate::store::TableName;
@@ -314,7 +314,7 @@ fn read_parked(row: &PgRow) -> sqlx::Result<Parked> {
         last_error: row.try_get(24)?,
         blocks: row.try_get(26)?,
         created_at: row.try_get(15)?,
-        event: decode(row),
+        event: decode(row, Types::of(row)),
     })
 }
 

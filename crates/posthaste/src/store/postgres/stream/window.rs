@@ -32,6 +32,7 @@
 //! - A pooler in between may keep the reader's connection and go on with another server's. Each write says in which *run* of the
 //!   server its lane was loaded, and is refused in another.
 
+mod ahead;
 mod note;
 mod open;
 mod page;
@@ -47,12 +48,13 @@ use sqlx::postgres::{PgConnection, PgPool};
 use tokio::time::Instant;
 
 use super::super::errors::classify;
-use super::snapshot::Snapshot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::statement::Statement;
-use crate::store::stream::{Hold, Page, Reader, Row};
+use crate::store::stream::{Hold, Page, Reader};
 use crate::store::{Keep, TableName};
+use ahead::{Ahead, Asked, Link};
 use open::Patience;
+use page::{Answer, Question};
 use place::{Lane, Part, Place, UnderWay};
 
 /// How often lanes in which nothing happens are written down.
@@ -86,10 +88,14 @@ pub(super) struct WindowReader {
     table: TableName,
     statements: Arc<super::super::Statements>,
     /// By which everything of `lanes` and `pages` is known. Whoever uses it takes it, and puts it back.
-    connection: Option<PgConnection>,
+    link: Link,
+    /// What was read before its turn.
+    ahead: Option<Ahead>,
     lanes: BTreeMap<u16, Lane>,
     pages: VecDeque<UnderWay>,
     next_page: u64,
+    /// The longest page that was asked for.
+    most: u32,
     /// Lanes that it reads no more, until somebody has heard of it.
     lost: BTreeSet<u16>,
     refreshed: Instant,
@@ -103,10 +109,12 @@ impl WindowReader {
             pool,
             table,
             statements,
-            connection: None,
+            link: Link::CutOff,
+            ahead: None,
             lanes: BTreeMap::new(),
             pages: VecDeque::new(),
             next_page: 1,
+            most: 1,
             lost: BTreeSet::new(),
             refreshed: Instant::now(),
             topped: Instant::now(),
@@ -120,25 +128,41 @@ impl WindowReader {
 
     /// Forgets everything if the connection by which it is known is gone.
     fn check(&mut self) {
-        if self.connection.is_none() {
+        if self.link.is_cut_off() {
             self.lost.extend(self.lanes.keys());
             self.lanes.clear();
             self.pages.clear();
+            self.ahead = None;
         }
     }
 
-    /// The connection by which its lanes are known. Who does not put it back is cut off.
-    fn take_connection(&mut self) -> Result<PgConnection> {
-        self.connection.take().ok_or_else(|| {
-            let message = format!("table {}: the connection that its lanes are read by is gone", self.table);
-            Error::new(ErrorKind::Unreachable, message)
-        })
+    /// The connection by which its lanes are known, once it has answered what it was asked for ahead. Who does not put it back
+    /// is cut off.
+    async fn take_connection(&mut self) -> Result<PgConnection> {
+        match std::mem::take(&mut self.link) {
+            Link::Free(connection) => Ok(connection),
+            Link::Asked(asked) => {
+                let (connection, answered) = asked.answered().await.map_err(|e| self.error(e))?;
+                match answered.map_err(|e| self.error(e)) {
+                    Ok(ahead) => self.ahead = Some(ahead),
+                    // What the server refused is refused again in its turn.
+                    Err(error) if is_answer(&error) => {}
+                    Err(error) => return Err(error),
+                }
+                Ok(connection)
+            }
+            Link::CutOff => {
+                let message =
+                    format!("table {}: the connection that its lanes are read by is gone", self.table);
+                Err(Error::new(ErrorKind::Unreachable, message))
+            }
+        }
     }
 
-    /// Keeps the connection unless it did not do what it was used for.
-    fn put_back<T>(&mut self, connection: PgConnection, done: &Result<T>) {
-        if done.as_ref().err().is_none_or(is_answer) {
-            self.connection = Some(connection);
+    /// Keeps the connection unless it failed to do what it was used for.
+    fn put_back(&mut self, connection: PgConnection, failure: Option<&Error>) {
+        if failure.is_none_or(is_answer) {
+            self.link = Link::Free(connection);
         }
     }
 
@@ -153,9 +177,9 @@ impl WindowReader {
         std::mem::take(&mut self.lost).into_iter().collect()
     }
 
-    /// The lanes that are furthest behind and at the same place, and up to where to read them: where others are
-    /// further, only as far as those are, after which all are read together.
-    fn behind(&self) -> Option<(Vec<u16>, Arc<Place>, Option<Snapshot>)> {
+    /// What to read next: the lanes that are furthest behind and at the same place. Where others are further, only as far
+    /// as those are, after which all are read together.
+    fn next_question(&self, limit: u32) -> Option<Question> {
         let order = |a: &&Lane, b: &&Lane| {
             a.read.base.order(&b.read.base).then(b.read.is_whole().cmp(&a.read.is_whole()))
         };
@@ -166,7 +190,7 @@ impl WindowReader {
             .values()
             .filter(|lane| !lane.left && lane.read.is_at(&first.read) && lane.suspects == suspects)
             .collect();
-        let lanes = together.iter().map(|lane| lane.hold.lane).collect();
+        let holds = together.iter().map(|lane| lane.hold).collect();
         let lowest = together.iter().min_by_key(|lane| lane.read.base_seq)?;
         let place = Arc::clone(&lowest.read);
         let until = match &place.part {
@@ -183,7 +207,7 @@ impl WindowReader {
                 }
             },
         };
-        Some((lanes, place, until))
+        Some(Question { holds, place, until, limit, top: false })
     }
 
     /// These lanes have no part in what is under way.
@@ -214,9 +238,9 @@ impl WindowReader {
         if lanes.is_empty() {
             return Ok(());
         }
-        let mut connection = self.take_connection()?;
+        let mut connection = self.take_connection().await?;
         let written = self.write(&mut connection, lanes, None).await;
-        self.put_back(connection, &written);
+        self.put_back(connection, written.as_ref().err());
         self.lose(&written?);
         Ok(())
     }
@@ -232,32 +256,63 @@ impl WindowReader {
         self.write_all(&behind).await
     }
 
-    /// A page of these lanes, noted: its rows, without those of lanes that are lost, and the place after it.
-    async fn read_by(
-        &mut self,
-        connection: &mut PgConnection,
-        lanes: &[u16],
-        before: &Place,
-        until: Option<&Snapshot>,
-        limit: u32,
-    ) -> Result<(Vec<Row>, Arc<Place>)> {
-        let top = self.topped.elapsed() >= TOP;
-        if top {
+    /// A page, noted before anybody gets it, and the place after it; the connection comes with it.
+    async fn noted_page(&mut self, question: &mut Question) -> Result<(PgConnection, Answer, Place)> {
+        let (mut connection, answered) = self.ask(question).await?;
+        let noted = match answered {
+            Ok(answer) => self.note(&mut connection, question, &answer).await.map(|place| (answer, place)),
+            Err(error) => Err(self.error(error)),
+        };
+        match noted {
+            Ok((answer, place)) => Ok((connection, answer, place)),
+            Err(error) => {
+                self.put_back(connection, Some(&error));
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks, unless that was done ahead: then the question is in the end the one that was answered.
+    async fn ask(&mut self, question: &mut Question) -> Result<(PgConnection, sqlx::Result<Answer>)> {
+        let mut connection = self.take_connection().await?;
+        if let Some(ahead) = self.ahead.take().filter(|ahead| ahead.is_for(question)) {
+            *question = ahead.question;
+            return Ok((connection, Ok(ahead.answer)));
+        }
+        question.top = self.topped.elapsed() >= TOP;
+        if question.top {
             self.topped = Instant::now();
         }
-        let (mut rows, place) = self.rows_from(connection, lanes, before, until, limit, top).await?;
-        let suspects =
-            lanes.first().and_then(|lane| self.lanes.get(lane)).and_then(|lane| lane.suspects.clone());
-        if let Some((noted, last)) = suspects {
-            let all = place.noted().0.order(&noted).is_lt();
-            rows.iter_mut().for_each(|row| row.suspect = all || row.sequence <= last);
-        }
-        let touched: BTreeSet<u16> = rows.iter().map(|row| row.hold.lane).collect();
+        let answered = self.statements.window.page.ask(&mut connection, question).await;
+        Ok((connection, answered))
+    }
+
+    async fn note(
+        &mut self,
+        connection: &mut PgConnection,
+        question: &Question,
+        answer: &Answer,
+    ) -> Result<Place> {
+        let place = self.place_after(question, answer)?;
+        let touched: BTreeSet<u16> = answer.rows.iter().map(|row| row.hold.lane).collect();
         let touched: Vec<u16> = touched.into_iter().collect();
         let lost = self.write(connection, &touched, Some(&place)).await?;
         self.lose(&lost);
-        rows.retain(|row| !lost.contains(&row.hold.lane));
-        Ok((rows, Arc::new(place)))
+        Ok(place)
+    }
+
+    /// Asks for the next page, where the place after the last one says that there is more of the window.
+    async fn read_ahead(&mut self, connection: PgConnection, place: &Place) {
+        let half_read = matches!(place.part, Part::Window { .. });
+        let next = half_read.then(|| self.next_question(self.most)).flatten();
+        let Some(next) = next else {
+            self.link = Link::Free(connection);
+            return;
+        };
+        let asked = Asked::new(connection, Arc::clone(&self.statements), next);
+        // It would not be sent before this task has to wait for something. Who is dropped meanwhile is cut off.
+        tokio::task::yield_now().await;
+        self.link = Link::Asked(asked);
     }
 }
 
@@ -271,14 +326,14 @@ fn is_answer(error: &Error) -> bool {
 impl Reader for WindowReader {
     async fn open(&mut self, holds: &[Hold]) -> Result<()> {
         self.check();
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
+        let mut connection = match self.link.is_cut_off() {
+            false => self.take_connection().await?,
             // Not the pool's any more: it may open another for it, and who closes it need not wait for this one.
-            None => self.pool.acquire().await.map_err(|e| self.error(e))?.detach(),
+            true => self.pool.acquire().await.map_err(|e| self.error(e))?.detach(),
         };
         self.lost.retain(|lane| holds.iter().all(|hold| hold.lane != *lane));
         let loaded = self.load_all(&mut connection, holds).await;
-        self.put_back(connection, &loaded);
+        self.put_back(connection, loaded.as_ref().err());
         self.lanes.extend(loaded?.into_iter().map(|lane| (lane.hold.lane, lane)));
         Ok(())
     }
@@ -306,24 +361,28 @@ impl Reader for WindowReader {
         self.lost.retain(|lane| !lanes.contains(lane));
         // Who owns nothing keeps no connection busy.
         if self.lanes.is_empty() {
-            self.connection = None;
+            self.link = Link::CutOff;
         }
     }
 
     async fn read(&mut self, limit: u32) -> Result<Page> {
         self.check();
         self.refresh().await?;
-        let Some((lanes, before, until)) = self.behind() else {
+        self.most = self.most.max(limit);
+        let Some(mut question) = self.next_question(limit) else {
             return Ok(Page { lost: self.take_lost(), ..Page::default() });
         };
-        let mut connection = self.take_connection()?;
-        let read = self.read_by(&mut connection, &lanes, &before, until.as_ref(), limit).await;
-        self.put_back(connection, &read);
-        let (rows, place) = read?;
+        let (connection, answer, place) = self.noted_page(&mut question).await?;
+        let Question { holds, place: before, until, .. } = question;
+        let mut rows = answer.rows;
+        let place = Arc::new(place);
+        let suspects =
+            holds.first().and_then(|hold| self.lanes.get(&hold.lane)).and_then(|lane| lane.suspects.clone());
         // Caught up only with other lanes, or with the end of what is half read: there may be more.
         let more = !place.is_whole() || until.is_some() || before.part != Part::Nothing;
         let reaches = place.noted();
-        let lanes: Vec<u16> = lanes.into_iter().filter(|lane| self.lanes.contains_key(lane)).collect();
+        let lanes = holds.iter().map(|hold| hold.lane);
+        let lanes: Vec<u16> = lanes.filter(|lane| self.lanes.contains_key(lane)).collect();
         for lane in &lanes {
             if let Some(lane) = self.lanes.get_mut(lane) {
                 lane.read = Arc::clone(&place);
@@ -336,6 +395,12 @@ impl Reader for WindowReader {
                 }
             }
         }
+        self.read_ahead(connection, &place).await;
+        if let Some((noted, last)) = suspects {
+            let all = place.noted().0.order(&noted).is_lt();
+            rows.iter_mut().for_each(|row| row.suspect = all || row.sequence <= last);
+        }
+        rows.retain(|row| self.lanes.contains_key(&row.hold.lane));
         let number = self.next_page;
         self.next_page += 1;
         let empty = rows.is_empty();

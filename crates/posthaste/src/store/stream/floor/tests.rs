@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use time::OffsetDateTime;
 
 use super::*;
+use crate::store::stream::Unreadable;
 
 /// A table in memory.
 #[derive(Clone, Default)]
@@ -133,11 +134,10 @@ impl Ground for Fake {
                 hold: Hold { lane: *lane, fence: 0 },
                 sequence: *sequence,
                 id: table.ids.get(sequence).copied().unwrap_or_default(),
-                topic: "a".to_owned(),
                 created_at: OffsetDateTime::UNIX_EPOCH,
                 delayed: false,
                 suspect: false,
-                event: Err("none".to_owned()),
+                event: Err(Unreadable { topic: "a".to_owned(), reason: "none".to_owned() }),
             })
         };
         Ok(sequences.iter().filter_map(row).collect())

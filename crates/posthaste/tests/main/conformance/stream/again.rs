@@ -75,7 +75,7 @@ impl Rig {
             hold: row.hold,
             sequence: row.sequence,
             id: row.id,
-            topic: row.topic.clone(),
+            topic: row.topic().to_owned(),
             key: aggregate(row),
             attempts: 1,
             error: None,

@@ -90,7 +90,7 @@ impl Rig {
 }
 
 /// The number an event was made with.
-fn number(event: &Result<impl Borrow<Event>, String>) -> u64 {
+fn number(event: &Result<impl Borrow<Event>, impl std::fmt::Debug>) -> u64 {
     serde_json::from_str(event.as_ref().unwrap().borrow().payload().as_json().unwrap()).unwrap()
 }
 
@@ -107,7 +107,7 @@ fn park(row: &Row, wait: Wait) -> Park {
         hold: row.hold,
         sequence: row.sequence,
         id: row.id,
-        topic: row.topic.clone(),
+        topic: row.topic().to_owned(),
         key: row.event.as_ref().unwrap().aggregate_id().unwrap().to_owned(),
         attempts: 1,
         error: None,

@@ -252,7 +252,7 @@ async fn sm1_rows_that_cannot_be_read_come_as_such(kind: Kind) {
     let page = rig.page(&holds).await;
     assert_eq!(page.rows.len(), 3);
     let bad = &page.rows[2];
-    assert_eq!((bad.topic.as_str(), bad.event.is_err()), ("bad", true));
+    assert_eq!((bad.topic(), bad.event.is_err()), ("bad", true));
     let dead = Park { key: bad.id.to_string(), ..dead_park(bad, false, "bad") };
     rig.park(vec![dead]).await;
     assert!(rig.claim(&holds, 10).await.is_empty());

@@ -118,7 +118,7 @@ impl Rig {
 }
 
 /// The number an event was made with.
-pub fn number(event: &Result<impl Borrow<Event>, String>) -> u64 {
+pub fn number(event: &Result<impl Borrow<Event>, impl std::fmt::Debug>) -> u64 {
     serde_json::from_str(event.as_ref().unwrap().borrow().payload().as_json().unwrap()).unwrap()
 }
 
@@ -139,7 +139,7 @@ pub fn park(row: &Row, wait: Wait) -> Park {
         hold: row.hold,
         sequence: row.sequence,
         id: row.id,
-        topic: row.topic.clone(),
+        topic: row.topic().to_owned(),
         key: key(row),
         attempts: 0,
         error: None,
@@ -183,7 +183,7 @@ pub fn dead_park(row: &Row, blocks: bool, error: &str) -> Park {
         hold: row.hold,
         sequence: row.sequence,
         id: row.id,
-        topic: row.topic.clone(),
+        topic: row.topic().to_owned(),
         key,
         attempts: 1,
         error: Some(error.to_owned()),

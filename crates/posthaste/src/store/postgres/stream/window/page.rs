@@ -1,4 +1,5 @@
-//! A page of rows: what is visible now and was not at a lane's place.
+//! A page of rows: what is visible now and was not at a lane's place. Each row is read while the server is still at those
+//! behind it.
 
 use std::sync::Arc;
 
@@ -7,28 +8,32 @@ use futures_util::stream::BoxStream;
 use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow};
 
-use super::super::super::{EVENT_COLUMNS, decode};
+use super::super::super::columns::{Types, decode};
+use super::super::lanes;
 use super::super::snapshot::Snapshot;
 use super::WindowReader;
 use super::place::{Part, Place};
 use crate::error::Result;
 use crate::store::statement::Statement;
-use crate::store::stream::{Hold, Row};
+use crate::store::stream::{Hold, Row, Unreadable};
 use crate::store::{Dialect, TableName};
 
 /// For how many rows there is room before the first has come.
 const EXPECTED: u32 = 1000;
 
-/// The columns of a page, in the order of [`read_row`]. A row may have been written after the statement began, and be
-/// shown: by the time of the beginning it would be taken for delayed, and lose its place.
-const COLUMNS: &str = "{columns}, seq, created_at, lane, available_at > clock_timestamp() AS delayed";
+/// The columns of a page, in the order of [`decode`] and [`read_row`]. What is as it mostly is, is left out: to send a value
+/// and to read it takes longer than to compare it. A row may have been written after the statement began, and be shown: by the
+/// time of the beginning it would be taken for delayed, and lose its place.
+const COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, nullif(namespace, 'default') AS namespace, tenant_id,
+                   dedupe_key, content_type, headers, payload, payload_bytes, nullif(version, 1) AS version, occurred_at,
+                   available_at, seq, created_at, lane, nullif(available_at > clock_timestamp(), false) AS delayed";
 
 // $1 and $2: from which transaction on none had ended in the base, and which below had not. $3 base_seq, $4 limit, $5 lanes,
 // $6 the seq after which to read, $7 the target, or null for now, $8 whether the highest seq is asked for. What lies below
 // base_seq is found by its transaction, each by itself in the order of seq: one that wrote much is read in pages, too. The
 // bounds that say nothing, and the order by a sum, keep the planner from reading all of it in the order of seq instead.
 const LATE: &str = "
-SELECT p.*, s.now::text, s.top
+SELECT p.*, s.now, s.top
   FROM {said}
   LEFT JOIN LATERAL (
        SELECT * FROM (
@@ -51,16 +56,17 @@ SELECT p.*, s.now::text, s.top
 
 // The same where nothing below base_seq is left.
 const FRESH: &str = "
-SELECT p.*, s.now::text, s.top
+SELECT p.*, s.now, s.top
   FROM {said}
   LEFT JOIN LATERAL (
        SELECT {page} FROM {table}
         WHERE seq > greatest($3, $6) AND {fresh} AND lane = ANY ($5) AND {within}
         ORDER BY seq {most}) AS p ON true";
 
-// Read once, not for every row: the offset keeps the planner from putting each where it is used.
+// Read once, not for every row: the offset keeps the planner from putting each where it is used. Where there is a target, nobody
+// asks for now.
 const SAID: &str = "
-       (SELECT pg_current_snapshot() AS now, $1::text::xid8 AS next, $2::text[]::xid8[] AS running,
+       (SELECT CASE WHEN $7::text IS NULL THEN pg_current_snapshot()::text END AS now, $1::text::xid8 AS next, $2::text[]::xid8[] AS running,
                $7::text::pg_snapshot AS target, CASE WHEN $8 THEN (SELECT max(seq) FROM {table}) END AS top OFFSET 0) AS s";
 
 // Without it everything above would be read and sorted, page after page, while the table is not analysed: see decision 22.
@@ -73,13 +79,13 @@ const WITHIN: &str = "(s.target IS NULL OR pg_visible_in_snapshot(xid, s.target)
 // What was restored from another cluster: $1 the snapshot and $2 the seq up to which it was delivered there, $3 the anchor,
 // $4 limit, $5 lanes, $6 the seq after which to read.
 const RECOVER: &str = "
-SELECT p.*, s.now::text
-  FROM (SELECT pg_current_snapshot() AS now, $1::text::pg_snapshot AS delivered OFFSET 0) AS s
-  LEFT JOIN LATERAL (
+SELECT p.*
+  FROM (SELECT $1::text::pg_snapshot AS delivered OFFSET 0) AS s
+ CROSS JOIN LATERAL (
        SELECT {page} FROM {table}
         WHERE seq > $6 AND seq <= $3 AND lane = ANY ($5)
           AND (seq > $2 OR NOT pg_visible_in_snapshot(xid, s.delivered))
-        ORDER BY seq {most}) AS p ON true";
+        ORDER BY seq {most}) AS p";
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -94,64 +100,133 @@ impl Statements {
             Statement::new(Dialect::Postgres, table, sql)
                 .with_rendered("{said}", &Statement::new(Dialect::Postgres, table, SAID))
                 .with("{page}", COLUMNS)
-                .with("{columns}", EVENT_COLUMNS)
                 .with("{fresh}", IS_FRESH)
                 .with("{within}", WITHIN)
                 .with("{most}", MOST)
         };
         Self { late: statement(LATE), fresh: statement(FRESH), recover: statement(RECOVER) }
     }
-}
 
-impl WindowReader {
-    /// Reads some rows from a place; answers with the place after them, too. Where `top` says so, what other lanes have written
-    /// lies behind that: lanes in which little happens would otherwise step over all of it, time and again.
-    pub(super) async fn rows_from(
+    /// Asks for a page.
+    pub(super) async fn ask(
         &self,
         connection: &mut PgConnection,
-        lanes: &[u16],
-        place: &Place,
-        until: Option<&Snapshot>,
-        limit: u32,
-        top: bool,
-    ) -> Result<(Vec<Row>, Place)> {
-        let (next, running) = (place.base.next(), place.base.running());
-        let numbers: Vec<i16> = lanes.iter().map(|lane| *lane as i16).collect();
-        let after = match &place.part {
-            Part::Nothing => place.anchor,
-            Part::Window { after, .. } | Part::Recovery { after, .. } => *after,
-        };
-        let until_text = until.map(Snapshot::to_string);
-        let statements = &self.statements.window.page;
-        let query = match &place.part {
-            Part::Recovery { delivered, delivered_seq, .. } => sqlx::query(statements.recover.sql())
+        question: &Question,
+    ) -> sqlx::Result<Answer> {
+        let Question { holds, place, until, limit, .. } = question;
+        let lanes = lanes(holds);
+        if let Part::Recovery { delivered, delivered_seq, after } = &place.part {
+            let query = sqlx::query(self.recover.sql())
                 .bind(delivered.to_string())
                 .bind(delivered_seq)
                 .bind(place.anchor)
-                .bind(i64::from(limit))
-                .bind(&numbers)
-                .bind(after),
-            _ => {
-                let below = after < place.base_seq;
-                let statement = if below { &statements.late } else { &statements.fresh };
-                sqlx::query(statement.sql())
-                    .bind(&next)
-                    .bind(&running)
-                    .bind(place.base_seq)
-                    .bind(i64::from(limit))
-                    .bind(&numbers)
-                    .bind(after)
-                    .bind(&until_text)
-                    .bind(top && until.is_none())
+                .bind(i64::from(*limit))
+                .bind(lanes)
+                .bind(after);
+            return Answer::receive(query.fetch(connection), question).await;
+        }
+        let below = question.after() < place.base_seq;
+        let statement = if below { &self.late } else { &self.fresh };
+        let query = sqlx::query(statement.sql())
+            .bind(place.base.next())
+            .bind(place.base.running())
+            .bind(place.base_seq)
+            .bind(i64::from(*limit))
+            .bind(lanes)
+            .bind(question.after())
+            .bind(until.as_ref().map(Snapshot::to_string))
+            .bind(question.top && until.is_none());
+        Answer::receive(query.fetch(connection), question).await
+    }
+}
+
+/// Which page is asked for. Where `top` says so, what other lanes have written lies behind the place after it: lanes in
+/// which little happens would otherwise step over all of it, time and again.
+#[derive(Debug, Clone)]
+pub(super) struct Question {
+    pub(super) holds: Vec<Hold>,
+    pub(super) place: Arc<Place>,
+    pub(super) until: Option<Snapshot>,
+    pub(super) limit: u32,
+    pub(super) top: bool,
+}
+
+impl Question {
+    /// The `seq` after which to read.
+    fn after(&self) -> i64 {
+        match &self.place.part {
+            Part::Nothing => self.place.anchor,
+            Part::Window { after, .. } | Part::Recovery { after, .. } => *after,
+        }
+    }
+
+    /// Whether the answer to the other one is an answer to this, though perhaps of another length.
+    pub(super) fn is_answered_by(&self, other: &Self) -> bool {
+        (&self.holds, &self.place, &self.until) == (&other.holds, &other.place, &other.until)
+    }
+}
+
+/// A page, and what was said with it.
+#[derive(Default)]
+pub(super) struct Answer {
+    pub(super) rows: Vec<Row>,
+    /// The server's snapshot, if nothing else bounds the page.
+    now: Option<String>,
+    /// The highest `seq`, if it was asked for.
+    top: Option<i64>,
+}
+
+impl Answer {
+    /// What is said of a whole page is said with each of its rows; a page without any is one row without an event. Of what is
+    /// recovered nothing more is said.
+    async fn receive(
+        mut sent: BoxStream<'_, sqlx::Result<PgRow>>,
+        question: &Question,
+    ) -> sqlx::Result<Self> {
+        let recovers = matches!(question.place.part, Part::Recovery { .. });
+        let mut answer =
+            Self { rows: Vec::with_capacity(question.limit.min(EXPECTED) as usize), ..Self::default() };
+        let mut types = None;
+        while let Some(row) = sent.try_next().await? {
+            if types.is_none() && !recovers {
+                (answer.now, answer.top) = (row.try_get(19)?, row.try_get(20)?);
+                if row.try_get::<Option<i64>, _>(15)?.is_none() {
+                    continue;
+                }
             }
+            let types = *types.get_or_insert_with(|| Types::of(&row));
+            answer.rows.push(read_row(&row, types, &question.holds)?);
+        }
+        Ok(answer)
+    }
+}
+
+fn read_row(row: &PgRow, types: Types, holds: &[Hold]) -> sqlx::Result<Row> {
+    let lane = row.try_get::<i16, _>(17)? as u16;
+    let event = decode(row, types).map(Arc::new);
+    let topic = || row.try_get(1).unwrap_or_default();
+    Ok(Row {
+        hold: holds.iter().find(|hold| hold.lane == lane).copied().unwrap_or(Hold { lane, fence: 0 }),
+        sequence: row.try_get(15)?,
+        id: row.try_get(0)?,
+        created_at: row.try_get(16)?,
+        delayed: row.try_get::<Option<bool>, _>(18)?.unwrap_or(false),
+        suspect: false,
+        event: event.map_err(|reason| Unreadable { topic: topic(), reason }),
+    })
+}
+
+impl WindowReader {
+    /// The place after a page.
+    pub(super) fn place_after(&self, question: &Question, answer: &Answer) -> Result<Place> {
+        let place = &*question.place;
+        let last = answer.rows.last().map_or(question.after(), |row| row.sequence);
+        let full = answer.rows.len() >= question.limit as usize;
+        let target = || match &question.until {
+            Some(until) => Ok(until.clone()),
+            None => self.snapshot(answer.now.as_deref().unwrap_or_default()),
         };
-        let recovers = matches!(place.part, Part::Recovery { .. });
-        let (rows, now, top) = self.receive(query.fetch(connection), limit, recovers).await?;
-        let now = self.snapshot(&now)?;
-        let last = rows.last().map_or(after, |row| row.sequence);
-        let full = rows.len() >= limit as usize;
-        let target = until.cloned().unwrap_or(now);
-        let place = match &place.part {
+        Ok(match &place.part {
             Part::Recovery { delivered, delivered_seq, .. } if full => Place {
                 part: Part::Recovery {
                     delivered: delivered.clone(),
@@ -161,57 +236,13 @@ impl WindowReader {
                 ..place.clone()
             },
             Part::Recovery { .. } => Place { part: Part::Nothing, ..place.clone() },
-            _ if full => Place { part: Part::Window { target, after: last }, ..place.clone() },
+            _ if full => Place { part: Part::Window { target: target()?, after: last }, ..place.clone() },
             _ => Place {
-                base: target,
-                base_seq: place.base_seq.max(last).max(top.unwrap_or(0)),
+                base: target()?,
+                base_seq: place.base_seq.max(last).max(answer.top.unwrap_or(0)),
                 anchor: place.anchor,
                 part: Part::Nothing,
             },
-        };
-        Ok((rows, place))
-    }
-
-    /// The rows of a page, each read while the server is still at those behind it; and what was said with the first of them:
-    /// the server's snapshot, and the highest seq if it was asked for. A page without rows is one row without an event.
-    async fn receive(
-        &self,
-        mut sent: BoxStream<'_, sqlx::Result<PgRow>>,
-        limit: u32,
-        recovers: bool,
-    ) -> Result<(Vec<Row>, String, Option<i64>)> {
-        let mut rows = Vec::with_capacity(limit.min(EXPECTED) as usize);
-        let (mut now, mut top) = (String::new(), None);
-        let mut is_first = true;
-        let received = async {
-            while let Some(row) = sent.try_next().await? {
-                if std::mem::take(&mut is_first) {
-                    now = row.try_get(19)?;
-                    top = if recovers { None } else { row.try_get(20)? };
-                    if row.try_get::<Option<i64>, _>(15)?.is_none() {
-                        continue;
-                    }
-                }
-                rows.push(self.read_row(&row)?);
-            }
-            Ok(())
-        };
-        received.await.map_err(|e| self.error(e))?;
-        Ok((rows, now, top))
-    }
-
-    fn read_row(&self, row: &PgRow) -> sqlx::Result<Row> {
-        let (sequence, lane): (i64, i16) = (row.try_get(15)?, row.try_get(17)?);
-        let lane = lane as u16;
-        Ok(Row {
-            hold: self.lanes.get(&lane).map_or(Hold { lane, fence: 0 }, |lane| lane.hold),
-            sequence,
-            id: row.try_get(0)?,
-            topic: row.try_get(1)?,
-            created_at: row.try_get(16)?,
-            delayed: row.try_get(18)?,
-            suspect: false,
-            event: decode(row).map(Arc::new),
         })
     }
 }
