@@ -5,6 +5,7 @@ mod durability;
 mod never_analysed;
 mod session;
 mod stream;
+mod stream_ahead;
 mod stream_moved;
 mod tail;
 mod wake;
