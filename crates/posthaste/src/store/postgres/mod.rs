@@ -337,7 +337,9 @@ impl Store for PostgresStore {
         let mut look = self.look().await?;
         let answer = match mode {
             Mode::Queue => admin::stats(&mut look, &self.table, cap).await,
-            Mode::Stream(_) => stream::admin::stats(&mut look, &self.statements.stream_admin, cap).await,
+            Mode::Stream(_) => stream::look::state(&mut look, &self.statements.stream.look, cap)
+                .await
+                .map(|state| state.stats()),
         };
         self.looked(&look, "events that are not delivered", answer)
     }
