@@ -5,10 +5,13 @@
 //! | `lane_lease` | 10 s | how long the lanes of a relay that died stand still where the database cannot tell |
 //!
 //! The relays that live share the lanes evenly, the ones that came first getting one more where it does not come out
-//! even. Twice a second each says that it lives, and looks: it gives up what is beyond its share, once nothing of it is under way,
+//! even. Every second, and twice as often while lanes change hands, each says that it lives, and looks: it gives up what is beyond its share, once nothing of it is under way,
 //! and takes what is free, up to its share. A relay that stops or is paused gives up everything at once. One that is not
 //! heard of for its lease, or whose session the database has not known for some seconds, has lost its lanes to
 //! whoever takes them; its fence tells it so.
+//!
+//! A relay with nothing to do asks with the same statement whether there is something to read: if not, nobody else asks. And
+//! when a survey has just seen that there is nothing, it says a second later that it lives.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,13 +28,19 @@ use crate::store::stream::{Beat, Council, Hold, LaneState};
 use crate::telemetry;
 
 /// How often it says that it lives.
-const EVERY: Duration = Duration::from_millis(500);
+const EVERY: Duration = Duration::from_secs(1);
+/// And while somebody comes or goes: not all lanes are where they are to be, or an owner's session is gone.
+const HURRIED: Duration = Duration::from_millis(500);
 /// How often at least, of a lease.
 const PER_LEASE: u32 = 4;
 /// The database may not renew a lease before a quarter of it is over: what is surely left after a beat is the rest.
 const SURELY: (u32, u32) = (3, 4);
 /// How long an owner's session is gone before its lanes are taken: longer than a live one takes to open another.
 const ABSENCE: Duration = Duration::from_secs(3);
+/// For how much of a lease the reader is asked at most how far it is.
+const ASKS: u32 = 5;
+/// Where it takes longer than this to find out that there is nothing, whoever polls finds out: the one more rarely if it takes long.
+const DEAR: Duration = Duration::from_millis(100);
 /// How often to look whether lanes that are given up have nothing under way; nor is there a look more often when called.
 const DRAINS: Duration = Duration::from_millis(10);
 
@@ -58,7 +67,7 @@ pub(super) async fn run(engine: Arc<Engine>, begun: Option<Keeper>, mut drained:
         let soonest = Instant::now() + DRAINS;
         tokio::select! {
             _ = drained.changed() => {}
-            () = tokio::time::sleep(rest) => {}
+            () = keeper.rest(rest) => {}
             () = keeper.engine.lanes_wake.notified() => tokio::time::sleep_until(soonest).await,
         }
     }
@@ -95,11 +104,42 @@ pub(super) struct Keeper {
     absent: HashMap<String, Instant>,
     /// Whether others count on it.
     member: bool,
+    /// Who lived at the last look.
+    relays: Vec<String>,
+    /// Whether everybody has what is theirs, as far as is known.
+    settled: bool,
+    /// When it last said that it lives.
+    said: Instant,
+    /// Whether there was nothing to read then.
+    quiet: bool,
+    /// Whether it took long to find out.
+    dear: bool,
 }
 
 impl Keeper {
     pub(super) fn new(engine: Arc<Engine>, feed: Arc<StreamFeed>) -> Self {
-        Self { engine, feed, leaving: BTreeSet::new(), absent: HashMap::new(), member: false }
+        Self {
+            engine,
+            feed,
+            leaving: BTreeSet::new(),
+            absent: HashMap::new(),
+            member: false,
+            relays: Vec::new(),
+            settled: false,
+            said: Instant::now(),
+            quiet: false,
+            dear: false,
+        }
+    }
+
+    /// Rests so long; and longer where a survey has seen meanwhile that there is nothing to read, once, and no longer than the lease
+    /// allows.
+    async fn rest(&self, long: Duration) {
+        tokio::time::sleep(long).await;
+        let longest = self.engine.settings.lane_lease / PER_LEASE;
+        if let Some(seen) = self.engine.lull.seen().filter(|seen| self.settled && *seen > self.said) {
+            tokio::time::sleep_until((seen + long).min(self.said + longest)).await;
+        }
     }
 
     /// One look; how long to rest after it.
@@ -113,25 +153,34 @@ impl Keeper {
             Ok(()) => {
                 self.engine.outage.over(Doing::OwningLanes);
                 pauses.reset();
+                let every = if self.settled { EVERY } else { HURRIED };
                 match self.leaving.is_empty() {
-                    true => EVERY.min(self.engine.settings.lane_lease / PER_LEASE),
+                    true => every.min(self.engine.settings.lane_lease / PER_LEASE),
                     false => DRAINS,
                 }
             }
             Err(error) => {
                 self.engine.outage.say(Doing::OwningLanes, &error);
-                pauses.next().min(EVERY)
+                self.settled = false;
+                pauses.next().min(HURRIED)
             }
         }
     }
 
     async fn beat(&mut self) -> Result<()> {
-        let (asked, lease) = (Instant::now(), self.engine.settings.lane_lease);
+        let lease = self.engine.settings.lane_lease;
+        let seen = match self.settled && !self.dear {
+            true => tokio::time::timeout(lease / ASKS, self.feed.seen()).await.unwrap_or(None),
+            false => None,
+        };
+        let asked = Instant::now();
         let holds = self.feed.holds();
-        let beat = self.said(&holds);
+        let beat = Beat { seen: seen.as_ref(), ..self.said(&holds) };
         let council = self.engine.in_time(self.feed.stream().beat(&beat)).await?;
         self.member = true;
+        self.said = asked;
         self.feed.lives_until(asked + lease * SURELY.0 / SURELY.1);
+        self.heed(&council, asked);
         self.lose(&council, &holds).await;
         self.notice_absent(&council);
         let gone = self.gone();
@@ -144,12 +193,35 @@ impl Keeper {
         }
         self.feed.set_looked(true);
         telemetry::lanes(&self.engine.table, self.feed.lanes().len());
+        self.settled = self.relays == council.relays
+            && self.absent.is_empty()
+            && council.lanes.iter().all(|lane| !lane.free)
+            && self.feed.lanes().len() == share;
+        self.relays = council.relays;
         Ok(())
+    }
+
+    /// What is told beside the lanes: whether there is something to read, and whether the database knows this relay's session.
+    fn heed(&mut self, council: &Council, asked: Instant) {
+        let was_quiet = std::mem::replace(&mut self.quiet, council.news == Some(false));
+        self.dear = council.news.is_some() && asked.elapsed() >= DEAR;
+        if self.quiet {
+            self.engine.see_lull(asked);
+        } else if was_quiet && council.news == Some(true) {
+            self.engine.wake.notify_one();
+        }
+        let me = self.feed.worker().as_str();
+        let mut mine = council.lanes.iter().filter(|lane| lane.owner.as_deref() == Some(me)).peekable();
+        match mine.peek().is_some() {
+            true if mine.any(|lane| lane.absent) => self.engine.presence.doubt(),
+            true => self.engine.presence.confirm(asked),
+            false => {}
+        }
     }
 
     fn said<'a>(&'a self, holds: &'a [Hold]) -> Beat<'a> {
         let present = self.engine.worker() != *self.feed.worker();
-        Beat { relay: self.feed.worker(), present, holds, lease: self.engine.settings.lane_lease }
+        Beat { relay: self.feed.worker(), present, holds, lease: self.engine.settings.lane_lease, seen: None }
     }
 
     /// Lanes that somebody else has taken are forgotten.

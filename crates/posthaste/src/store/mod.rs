@@ -47,6 +47,7 @@ mod settlement;
 pub(crate) mod sqlite;
 pub(crate) mod statement;
 pub mod stream;
+mod survey;
 mod table;
 pub(crate) mod tries;
 
@@ -83,6 +84,7 @@ pub use settlement::{Keep, Settled, Settlement, Verdict};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, inbox::SqliteInbox};
 pub use stream::{Lanes, Mode, Stream};
+pub use survey::Survey;
 pub use table::TableName;
 
 /// What became of an event given to `enqueue`.
@@ -233,6 +235,13 @@ pub trait Store: Send + Sync + 'static {
     /// The state of the table, counting no further than `cap`.
     async fn stats(&self, cap: u32) -> Result<Stats>;
 
+    /// What a relay asks now and then, counting no further than `cap`; where the database can, in one statement. `worker` is
+    /// the name that the relay has now, with its session if it has one.
+    async fn survey(&self, cap: u32, worker: &WorkerId) -> Result<Survey> {
+        let _ = worker;
+        survey::piece_by_piece(self, self.stream().await?.as_deref(), cap).await
+    }
+
     /// How fast events were delivered of late, as far as the rows say; `None` where they say nothing: none that was
     /// delivered is kept, or delivering one writes nothing to it (streams on PostgreSQL).
     async fn delivered_lately(&self) -> Result<Option<Throughput>> {
@@ -251,6 +260,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Deletes dead events that fit; at most `limit`, oldest first. Answers with how many.
     async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64>;
+
+    /// Whether any of these would delete something, as far as one look tells: whoever purges has to be alone, and who has
+    /// nothing to purge need not be.
+    async fn has_old(&self, purges: &[Purge]) -> Result<bool> {
+        Ok(!purges.is_empty())
+    }
 
     /// Deletes settled events past their retention. Answers with how many.
     async fn purge(&self, purge: Purge) -> Result<u64>;

@@ -191,7 +191,7 @@ async fn sm2_what_waits_in_other_lanes_costs_a_claim_nothing() {
     let store = Arc::clone(&counting.store);
     let stream = store.stream().await.unwrap().unwrap();
     let relay = worker();
-    let beat = Beat { relay: &relay, present: false, holds: &[], lease: MINUTE };
+    let beat = Beat { relay: &relay, present: false, holds: &[], lease: MINUTE, seen: None };
     let hold = stream.take(&beat, &[0], &[]).await.unwrap();
     let claim = ParkedClaim { holds: &hold, limit: 100, suspects: true, topics: &Topics::All };
     let long = ["long".to_owned()];

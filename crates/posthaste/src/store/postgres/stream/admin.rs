@@ -202,6 +202,11 @@ struct Reached {
 }
 
 impl Floor {
+    /// Up to where nothing is left to purge.
+    pub(in super::super) fn reached(&self) -> i64 {
+        self.get().batch
+    }
+
     fn get(&self) -> Reached {
         let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = reached.filter(|reached| reached.since.elapsed() < ANEW);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::PostgresStream;
@@ -91,7 +92,8 @@ WITH l AS MATERIALIZED (
 SELECT l.lane, l.owner, coalesce(c.n, 0), coalesce(c.pending, 0), coalesce(c.processing, 0),
        (extract(epoch FROM now() - c.oldest) * 1000000)::bigint,
        (extract(epoch FROM now() - least(c.due, w.due)) * 1000000)::bigint,
-       coalesce(w.n, 0), coalesce(w.processing, 0), coalesce(d.n, 0), coalesce(d.blocked, 0)
+       coalesce(w.n, 0), coalesce(w.processing, 0), coalesce(d.n, 0), coalesce(d.blocked, 0),
+       clock_timestamp()
   FROM l
   LEFT JOIN counted AS c ON c.lane = l.lane
   LEFT JOIN waits AS w ON w.lane = l.lane
@@ -170,6 +172,7 @@ struct LaneLook {
 
 /// How a stream stands.
 pub(in super::super) struct State {
+    pub(in super::super) now: OffsetDateTime,
     lanes: Vec<LaneLook>,
     cap: u32,
 }
@@ -196,7 +199,8 @@ pub(in super::super) async fn state(
             blocked: row.try_get(10)?,
         })
     };
-    Ok(State { lanes: rows.iter().map(read).collect::<sqlx::Result<_>>()?, cap })
+    let Some(row) = rows.first() else { return Err(sqlx::Error::RowNotFound) };
+    Ok(State { now: row.try_get(11)?, lanes: rows.iter().map(read).collect::<sqlx::Result<_>>()?, cap })
 }
 
 impl State {

@@ -167,7 +167,7 @@ async fn sm1_absent_owners_are_known_by_their_session(kind: Kind) {
     let rig = Rig::new(kind, 1).await;
     let name = worker();
     let session = rig.db.store().session(&name).await.unwrap();
-    let beat = Beat { relay: &name, present: true, holds: &[], lease: MINUTE };
+    let beat = Beat { relay: &name, present: true, holds: &[], lease: MINUTE, seen: None };
     let holds = rig.stream.take(&beat, &[0], &[]).await.unwrap();
     let beat = Beat { holds: &holds, ..beat };
     assert!(!rig.stream.beat(&beat).await.unwrap().lanes[0].absent);
