@@ -53,6 +53,9 @@ pub(super) struct Engine {
     pub(super) lull: Lull,
     /// Something is to be claimed.
     pub(super) wake: Arc<Notify>,
+    /// Whether notifications of other processes are heard, and that one was.
+    pub(super) hears: AtomicBool,
+    pub(super) heard: Notify,
     /// Lanes may be free, or are to be given up.
     pub(super) lanes_wake: Arc<Notify>,
     /// A breaker opened or closed.
@@ -200,6 +203,8 @@ impl Engine {
             surveyed: watch::Sender::default(),
             lull: Lull::new(),
             wake,
+            hears: AtomicBool::new(false),
+            heard: Notify::new(),
             lanes_wake: Arc::default(),
             feed: OnceCell::new(),
             plain_worker: worker.clone(),

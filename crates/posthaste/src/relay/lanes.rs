@@ -5,7 +5,8 @@
 //! | `lane_lease` | 10 s | how long the lanes of a relay that died stand still where the database cannot tell |
 //!
 //! The relays that live share the lanes evenly, the ones that came first getting one more where it does not come out
-//! even. Every second, and twice as often while lanes change hands, each says that it lives, and looks: it gives up what is beyond its share, once nothing of it is under way,
+//! even. Every second each says that it lives, and looks; twice a second while lanes change hands, or where there are others and it
+//! would not hear of their coming and going. It gives up what is beyond its share, once nothing of it is under way,
 //! and takes what is free, up to its share. A relay that stops or is paused gives up everything at once. One that is not
 //! heard of for its lease, or whose session the database has not known for some seconds, has lost its lanes to
 //! whoever takes them; its fence tells it so.
@@ -15,6 +16,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -29,7 +31,8 @@ use crate::telemetry;
 
 /// How often it says that it lives.
 const EVERY: Duration = Duration::from_secs(1);
-/// And while somebody comes or goes: not all lanes are where they are to be, or an owner's session is gone.
+/// And while somebody comes or goes: not all lanes are where they are to be, or an owner's session is gone. No sooner does it look
+/// at the lanes for a notification.
 const HURRIED: Duration = Duration::from_millis(500);
 /// How often at least, of a lease.
 const PER_LEASE: u32 = 4;
@@ -135,10 +138,27 @@ impl Keeper {
     /// Rests so long; and longer where a survey has seen meanwhile that there is nothing to read, once, and no longer than the lease
     /// allows.
     async fn rest(&self, long: Duration) {
-        tokio::time::sleep(long).await;
+        tokio::select! {
+            () = tokio::time::sleep(long) => {}
+            // Somebody may have come or gone.
+            () = self.engine.heard.notified(), if !self.is_alone() => {
+                return tokio::time::sleep_until(self.said + HURRIED.min(long)).await;
+            }
+        }
         let longest = self.engine.settings.lane_lease / PER_LEASE;
         if let Some(seen) = self.engine.lull.seen().filter(|seen| self.settled && *seen > self.said) {
             tokio::time::sleep_until((seen + long).min(self.said + longest)).await;
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.relays.len() <= 1
+    }
+
+    /// Tells other relays to look at the lanes, where the database can: else they see it by themselves.
+    async fn tell(&self) {
+        if let Err(error) = self.engine.in_time(self.engine.store.notify()).await {
+            tracing::debug!(table = %self.engine.table, %error, "other relays could not be told to look at the lanes");
         }
     }
 
@@ -153,7 +173,8 @@ impl Keeper {
             Ok(()) => {
                 self.engine.outage.over(Doing::OwningLanes);
                 pauses.reset();
-                let every = if self.settled { EVERY } else { HURRIED };
+                let hears = self.is_alone() || self.engine.hears.load(Ordering::Relaxed);
+                let every = if self.settled && hears { EVERY } else { HURRIED };
                 match self.leaving.is_empty() {
                     true => every.min(self.engine.settings.lane_lease / PER_LEASE),
                     false => DRAINS,
@@ -177,7 +198,7 @@ impl Keeper {
         let holds = self.feed.holds();
         let beat = Beat { seen: seen.as_ref(), ..self.said(&holds) };
         let council = self.engine.in_time(self.feed.stream().beat(&beat)).await?;
-        self.member = true;
+        let came = !std::mem::replace(&mut self.member, true) && council.relays.len() > 1;
         self.said = asked;
         self.feed.lives_until(asked + lease * SURELY.0 / SURELY.1);
         self.heed(&council, asked);
@@ -198,6 +219,9 @@ impl Keeper {
             && council.lanes.iter().all(|lane| !lane.free)
             && self.feed.lanes().len() == share;
         self.relays = council.relays;
+        if came {
+            self.tell().await;
+        }
         Ok(())
     }
 
@@ -279,6 +303,7 @@ impl Keeper {
         if !released.is_empty() {
             tracing::info!(table = %self.engine.table, lanes = ?released, "lanes were handed over");
             self.leaving.retain(|lane| !released.contains(lane));
+            self.tell().await;
         }
         Ok(())
     }
@@ -326,6 +351,9 @@ impl Keeper {
             self.engine.in_time(self.feed.stream().leave(self.feed.worker())).await?;
             self.member = false;
             telemetry::lanes(&self.engine.table, 0);
+            if !self.is_alone() {
+                self.tell().await;
+            }
             return Ok(());
         }
         // What is still under way keeps its lane.
