@@ -15,6 +15,7 @@
 //! | `activity.rs` | who is at work, and how fast |
 //! | `arrivals.rs` | rows by their sequences, for those who follow the table |
 //! | `look.rs` | a connection to look with, for no longer than is allowed |
+//! | `survey.rs` | what a relay asks now and then, at once |
 //! | `admin.rs` | look, count, replay, discard, purge |
 //! | `schema.rs` | migrations under a lock, validation against the live table |
 //! | `health.rs` | what the database knows of itself and of who works on the table |

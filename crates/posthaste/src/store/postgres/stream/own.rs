@@ -11,8 +11,8 @@ use crate::store::tries::Tries;
 use crate::store::{TableName, WorkerId};
 
 // $1 relay, $2 lease, $3 whether its session is known, $4 and $5 what it holds, $6 the class of presence, $7 to $9 how far it
-// has read, $10 whether something of it may be parked. Nothing is written before a quarter of the lease is over. What is answered is what was there before that; the lanes are
-// read before the locks.
+// has read, $10 whether something of it may be parked. Nothing is written before a quarter of the lease is over. What is answered is what was there before that, but for
+// lanes that are renewed; the lanes are read before the locks.
 //
 // News are looked for by the index on transactions, whatever the planner thinks of them; and are taken for granted in another run of
 // the server than the one that was read, or where more transactions were seen than there are: their numbers are given out anew.
@@ -33,7 +33,9 @@ WITH me AS (
        SET leased_until = now() + $2 * interval '1 microsecond', present = $3
       FROM locked WHERE l.lane = locked.lane
 ), lanes AS (
-    SELECT l.lane, l.fence, l.owner, l.owner IS NULL OR l.leased_until IS NULL OR l.leased_until <= now() AS free,
+    SELECT l.lane, l.fence, l.owner,
+           l.owner IS NULL
+               OR (l.leased_until IS NULL OR l.leased_until <= now()) AND l.lane NOT IN (SELECT lane FROM locked) AS free,
            coalesce(l.present AND hashtext(l.owner || '~')::oid NOT IN (
                SELECT objid FROM pg_locks
                 WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = $6::oid
