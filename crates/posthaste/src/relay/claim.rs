@@ -379,7 +379,7 @@ impl Claimer {
                 tokio::time::sleep(LINGER).await;
                 self.hurry();
             }
-            () = tokio::time::sleep(self.patience) => {
+            () = self.engine.next_poll(self.patience) => {
                 self.patience = (self.patience * 2).min(self.engine.settings.poll);
             }
             _ = state.changed() => {}

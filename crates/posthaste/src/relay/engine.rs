@@ -13,10 +13,13 @@ use super::breaker::{Admission, Breaker};
 use super::control::Control;
 use super::feed::Feed;
 use super::job::{Pass, Source};
+use super::lull::Lull;
 use super::outage::Outage;
+use super::presence::Presence;
 use super::renew::Leases;
 use super::settings::Settings;
 use super::slots::Slots;
+use super::stats::Surveyed;
 use super::stream::{Signals, StreamFeed};
 use crate::dispatch::{Route, Routes};
 use crate::error::{Error, ErrorKind, Result};
@@ -42,8 +45,17 @@ pub(super) struct Engine {
     pub(super) stands_by: AtomicBool,
     /// Whether settlements wait for a database that fails: what they are about is not to be claimed again first.
     pub(super) behind: watch::Sender<bool>,
+    /// What is known of its session without asking.
+    pub(super) presence: Presence,
+    /// What the last survey of the table said.
+    pub(super) surveyed: watch::Sender<Surveyed>,
+    /// Whether somebody saw that there is nothing to claim.
+    pub(super) lull: Lull,
     /// Something is to be claimed.
     pub(super) wake: Arc<Notify>,
+    /// Whether notifications of other processes are heard, and that one was.
+    pub(super) hears: AtomicBool,
+    pub(super) heard: Notify,
     /// Lanes may be free, or are to be given up.
     pub(super) lanes_wake: Arc<Notify>,
     /// A breaker opened or closed.
@@ -187,7 +199,12 @@ impl Engine {
             outage: Outage::new(Arc::clone(&table)),
             stands_by: AtomicBool::new(false),
             behind: watch::Sender::new(false),
+            presence: Presence::new(),
+            surveyed: watch::Sender::default(),
+            lull: Lull::new(),
             wake,
+            hears: AtomicBool::new(false),
+            heard: Notify::new(),
             lanes_wake: Arc::default(),
             feed: OnceCell::new(),
             plain_worker: worker.clone(),
@@ -348,6 +365,21 @@ impl Engine {
     /// How long a call to the store may take.
     pub(super) fn longest_call(&self) -> Duration {
         (self.settings.lease / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
+    }
+
+    /// Who asked at this moment was told that there is nothing to claim. Of a stream, the next who says that the relay lives is told so
+    /// again about a poll interval later, and wakes the claimer if it is not so: a poll only comes where that takes long.
+    pub(super) fn see_lull(&self, asked: tokio::time::Instant) {
+        let poll = self.settings.poll;
+        self.lull.see(asked, if self.is_stream() { poll * 5 / 4 } else { poll });
+    }
+
+    /// Waits for the next poll: so long, and where that is as long as it gets, for the end of a lull.
+    pub(super) async fn next_poll(&self, patience: Duration) {
+        tokio::time::sleep(patience).await;
+        if patience >= self.settings.poll {
+            self.lull.over().await;
+        }
     }
 
     /// Pauses these routes, and no other.

@@ -5,13 +5,18 @@
 //! | `lane_lease` | 10 s | how long the lanes of a relay that died stand still where the database cannot tell |
 //!
 //! The relays that live share the lanes evenly, the ones that came first getting one more where it does not come out
-//! even. Twice a second each says that it lives, and looks: it gives up what is beyond its share, once nothing of it is under way,
+//! even. Every second each says that it lives, and looks; twice a second while lanes change hands, or where there are others and it
+//! would not hear of their coming and going. It gives up what is beyond its share, once nothing of it is under way,
 //! and takes what is free, up to its share. A relay that stops or is paused gives up everything at once. One that is not
 //! heard of for its lease, or whose session the database has not known for some seconds, has lost its lanes to
 //! whoever takes them; its fence tells it so.
+//!
+//! A relay with nothing to do asks with the same statement whether there is something to read: if not, nobody else asks. And
+//! when a survey has just seen that there is nothing, it says a second later that it lives.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -25,13 +30,20 @@ use crate::store::stream::{Beat, Council, Hold, LaneState};
 use crate::telemetry;
 
 /// How often it says that it lives.
-const EVERY: Duration = Duration::from_millis(500);
+const EVERY: Duration = Duration::from_secs(1);
+/// And while somebody comes or goes: not all lanes are where they are to be, or an owner's session is gone. No sooner does it look
+/// at the lanes for a notification.
+const HURRIED: Duration = Duration::from_millis(500);
 /// How often at least, of a lease.
 const PER_LEASE: u32 = 4;
 /// The database may not renew a lease before a quarter of it is over: what is surely left after a beat is the rest.
 const SURELY: (u32, u32) = (3, 4);
 /// How long an owner's session is gone before its lanes are taken: longer than a live one takes to open another.
 const ABSENCE: Duration = Duration::from_secs(3);
+/// For how much of a lease the reader is asked at most how far it is.
+const ASKS: u32 = 5;
+/// Where it takes longer than this to find out that there is nothing, whoever polls finds out: the one more rarely if it takes long.
+const DEAR: Duration = Duration::from_millis(100);
 /// How often to look whether lanes that are given up have nothing under way; nor is there a look more often when called.
 const DRAINS: Duration = Duration::from_millis(10);
 
@@ -58,7 +70,7 @@ pub(super) async fn run(engine: Arc<Engine>, begun: Option<Keeper>, mut drained:
         let soonest = Instant::now() + DRAINS;
         tokio::select! {
             _ = drained.changed() => {}
-            () = tokio::time::sleep(rest) => {}
+            () = keeper.rest(rest) => {}
             () = keeper.engine.lanes_wake.notified() => tokio::time::sleep_until(soonest).await,
         }
     }
@@ -95,11 +107,59 @@ pub(super) struct Keeper {
     absent: HashMap<String, Instant>,
     /// Whether others count on it.
     member: bool,
+    /// Who lived at the last look.
+    relays: Vec<String>,
+    /// Whether everybody has what is theirs, as far as is known.
+    settled: bool,
+    /// When it last said that it lives.
+    said: Instant,
+    /// Whether there was nothing to read then.
+    quiet: bool,
+    /// Whether it took long to find out.
+    dear: bool,
 }
 
 impl Keeper {
     pub(super) fn new(engine: Arc<Engine>, feed: Arc<StreamFeed>) -> Self {
-        Self { engine, feed, leaving: BTreeSet::new(), absent: HashMap::new(), member: false }
+        Self {
+            engine,
+            feed,
+            leaving: BTreeSet::new(),
+            absent: HashMap::new(),
+            member: false,
+            relays: Vec::new(),
+            settled: false,
+            said: Instant::now(),
+            quiet: false,
+            dear: false,
+        }
+    }
+
+    /// Rests so long; and longer where a survey has seen meanwhile that there is nothing to read, once, and no longer than the lease
+    /// allows.
+    async fn rest(&self, long: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(long) => {}
+            // Somebody may have come or gone.
+            () = self.engine.heard.notified(), if !self.is_alone() => {
+                return tokio::time::sleep_until(self.said + HURRIED.min(long)).await;
+            }
+        }
+        let longest = self.engine.settings.lane_lease / PER_LEASE;
+        if let Some(seen) = self.engine.lull.seen().filter(|seen| self.settled && *seen > self.said) {
+            tokio::time::sleep_until((seen + long).min(self.said + longest)).await;
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        self.relays.len() <= 1
+    }
+
+    /// Tells other relays to look at the lanes, where the database can: else they see it by themselves.
+    async fn tell(&self) {
+        if let Err(error) = self.engine.in_time(self.engine.store.notify()).await {
+            tracing::debug!(table = %self.engine.table, %error, "other relays could not be told to look at the lanes");
+        }
     }
 
     /// One look; how long to rest after it.
@@ -113,25 +173,35 @@ impl Keeper {
             Ok(()) => {
                 self.engine.outage.over(Doing::OwningLanes);
                 pauses.reset();
+                let hears = self.is_alone() || self.engine.hears.load(Ordering::Relaxed);
+                let every = if self.settled && hears { EVERY } else { HURRIED };
                 match self.leaving.is_empty() {
-                    true => EVERY.min(self.engine.settings.lane_lease / PER_LEASE),
+                    true => every.min(self.engine.settings.lane_lease / PER_LEASE),
                     false => DRAINS,
                 }
             }
             Err(error) => {
                 self.engine.outage.say(Doing::OwningLanes, &error);
-                pauses.next().min(EVERY)
+                self.settled = false;
+                pauses.next().min(HURRIED)
             }
         }
     }
 
     async fn beat(&mut self) -> Result<()> {
-        let (asked, lease) = (Instant::now(), self.engine.settings.lane_lease);
+        let lease = self.engine.settings.lane_lease;
+        let seen = match self.settled && !self.dear {
+            true => tokio::time::timeout(lease / ASKS, self.feed.seen()).await.unwrap_or(None),
+            false => None,
+        };
+        let asked = Instant::now();
         let holds = self.feed.holds();
-        let beat = self.said(&holds);
+        let beat = Beat { seen: seen.as_ref(), ..self.said(&holds) };
         let council = self.engine.in_time(self.feed.stream().beat(&beat)).await?;
-        self.member = true;
+        let came = !std::mem::replace(&mut self.member, true) && council.relays.len() > 1;
+        self.said = asked;
         self.feed.lives_until(asked + lease * SURELY.0 / SURELY.1);
+        self.heed(&council, asked);
         self.lose(&council, &holds).await;
         self.notice_absent(&council);
         let gone = self.gone();
@@ -144,12 +214,38 @@ impl Keeper {
         }
         self.feed.set_looked(true);
         telemetry::lanes(&self.engine.table, self.feed.lanes().len());
+        self.settled = self.relays == council.relays
+            && self.absent.is_empty()
+            && council.lanes.iter().all(|lane| !lane.free)
+            && self.feed.lanes().len() == share;
+        self.relays = council.relays;
+        if came {
+            self.tell().await;
+        }
         Ok(())
+    }
+
+    /// What is told beside the lanes: whether there is something to read, and whether the database knows this relay's session.
+    fn heed(&mut self, council: &Council, asked: Instant) {
+        let was_quiet = std::mem::replace(&mut self.quiet, council.news == Some(false));
+        self.dear = council.news.is_some() && asked.elapsed() >= DEAR;
+        if self.quiet {
+            self.engine.see_lull(asked);
+        } else if was_quiet && council.news == Some(true) {
+            self.engine.wake.notify_one();
+        }
+        let me = self.feed.worker().as_str();
+        let mut mine = council.lanes.iter().filter(|lane| lane.owner.as_deref() == Some(me)).peekable();
+        match mine.peek().is_some() {
+            true if mine.any(|lane| lane.absent) => self.engine.presence.doubt(),
+            true => self.engine.presence.confirm(asked),
+            false => {}
+        }
     }
 
     fn said<'a>(&'a self, holds: &'a [Hold]) -> Beat<'a> {
         let present = self.engine.worker() != *self.feed.worker();
-        Beat { relay: self.feed.worker(), present, holds, lease: self.engine.settings.lane_lease }
+        Beat { relay: self.feed.worker(), present, holds, lease: self.engine.settings.lane_lease, seen: None }
     }
 
     /// Lanes that somebody else has taken are forgotten.
@@ -207,6 +303,7 @@ impl Keeper {
         if !released.is_empty() {
             tracing::info!(table = %self.engine.table, lanes = ?released, "lanes were handed over");
             self.leaving.retain(|lane| !released.contains(lane));
+            self.tell().await;
         }
         Ok(())
     }
@@ -254,6 +351,9 @@ impl Keeper {
             self.engine.in_time(self.feed.stream().leave(self.feed.worker())).await?;
             self.member = false;
             telemetry::lanes(&self.engine.table, 0);
+            if !self.is_alone() {
+                self.tell().await;
+            }
             return Ok(());
         }
         // What is still under way keeps its lane.

@@ -22,7 +22,8 @@
 //! | `renew.rs` | keeps the leases of what waits or runs |
 //! | `wake.rs` | wake-ups from other processes |
 //! | `presence.rs`, `orphans.rs` | the relay's session: who leads, who is gone |
-//! | `purge.rs`, `stats.rs` | housekeeping and gauges |
+//! | `purge.rs`, `stats.rs` | housekeeping; the survey, with the gauges |
+//! | `lull.rs` | who has just seen that there is nothing to claim |
 //! | `status.rs` | what a relay says of itself |
 //! | `outage.rs`, `control.rs`, `engine.rs`, `job.rs` | what the parts share |
 //!
@@ -41,6 +42,7 @@ mod hot;
 mod job;
 mod lanes;
 mod line;
+mod lull;
 mod order;
 mod orphans;
 mod outage;

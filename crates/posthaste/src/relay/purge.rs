@@ -33,24 +33,35 @@ pub(super) async fn run(engine: Arc<Engine>) {
 
 /// Deletes until nothing is left to delete, if nobody else does; how many.
 async fn purge(engine: &Engine) -> Result<u64> {
+    // Who has nothing to purge opens no session for it.
+    let purges = purges(engine);
+    if !engine.in_time(engine.store.has_old(&purges)).await? {
+        return Ok(0);
+    }
     let mut session = engine.store.session(&WorkerId::unique()).await?;
-    let purged = purge_alone(engine, &mut *session).await;
+    let purged = purge_alone(engine, &purges, &mut *session).await;
     session.close().await;
     purged
 }
 
-async fn purge_alone(engine: &Engine, session: &mut dyn Session) -> Result<u64> {
+/// A batch of each kind that does not last for ever.
+fn purges(engine: &Engine) -> Vec<Purge> {
     let ends = [
         (Ending::Delivered, Some(engine.settings.retention)),
         (Ending::Dead, engine.settings.dead_retention),
     ];
+    let purge = |(ending, retention): (Ending, Option<_>)| {
+        retention.map(|older_than| Purge { ending, older_than, limit: BATCH })
+    };
+    ends.into_iter().filter_map(purge).collect()
+}
+
+async fn purge_alone(engine: &Engine, purges: &[Purge], session: &mut dyn Session) -> Result<u64> {
     let mut rows = 0;
-    for (ending, retention) in ends {
-        let Some(older_than) = retention else { continue };
+    for purge in purges {
         // Asked for before every batch: a lock that is a lease must not end in between.
         while session.try_lock(Lock::Purge).await? && !engine.control.now().stopping {
-            let deleted =
-                engine.in_time(engine.store.purge(Purge { ending, older_than, limit: BATCH })).await?;
+            let deleted = engine.in_time(engine.store.purge(*purge)).await?;
             rows += deleted;
             if deleted < u64::from(BATCH) {
                 break;

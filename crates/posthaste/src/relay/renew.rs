@@ -78,6 +78,12 @@ impl Leases {
         held
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.all.iter().filter(|held| Arc::strong_count(held) > 1).count()
+    }
+
     /// Tells of a lease whether it lasts at least this long from now.
     pub(super) fn lasting(&self, long: Duration) -> impl Fn(&Held) -> bool + use<> {
         let until = self.stamp(Instant::now() + long);

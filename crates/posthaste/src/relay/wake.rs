@@ -1,7 +1,8 @@
 //! Wake-ups from other processes. They make the relay fast, never right: one that is lost costs a poll
-//! interval.
+//! interval. A relay of a stream that comes or goes sends one, too: others look at the lanes then.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::engine::Engine;
 use super::outage::Pauses;
@@ -23,10 +24,15 @@ async fn listen(engine: &Engine) {
                 pauses.reset();
                 // Something may have come while nobody listened.
                 engine.wake.notify_one();
+                engine.hears.store(true, Ordering::Relaxed);
                 loop {
                     match notifications.next().await {
-                        Ok(()) => engine.wake.notify_one(),
+                        Ok(()) => {
+                            engine.wake.notify_one();
+                            engine.heard.notify_one();
+                        }
                         Err(error) => {
+                            engine.hears.store(false, Ordering::Relaxed);
                             tracing::debug!(table = %engine.table, %error, "notifications were interrupted; polling goes on");
                             break;
                         }

@@ -74,6 +74,11 @@ impl WorkerId {
         if self.0.ends_with(PRESENT) { self.clone() } else { Self(format!("{}{PRESENT}", self.0).into()) }
     }
 
+    /// Whether it is that name.
+    pub(crate) fn is_present(&self) -> bool {
+        self.0.ends_with(PRESENT)
+    }
+
     /// What the rows of the next claim are marked with.
     pub(crate) fn next_holder(&self) -> Arc<str> {
         format!("{}#{}", self.0, CLAIMS.fetch_add(1, Ordering::Relaxed)).into()

@@ -15,6 +15,7 @@
 //! | `activity.rs` | who is at work, and how fast |
 //! | `arrivals.rs` | rows by their sequences, for those who follow the table |
 //! | `look.rs` | a connection to look with, for no longer than is allowed |
+//! | `survey.rs` | what a relay asks now and then, at once |
 //! | `admin.rs` | look, count, replay, discard, purge |
 //! | `schema.rs` | migrations under a lock, validation against the live table |
 //! | `health.rs` | what the database knows of itself and of who works on the table |
@@ -47,6 +48,7 @@ mod settlement;
 pub(crate) mod sqlite;
 pub(crate) mod statement;
 pub mod stream;
+mod survey;
 mod table;
 pub(crate) mod tries;
 
@@ -83,6 +85,7 @@ pub use settlement::{Keep, Settled, Settlement, Verdict};
 #[cfg(feature = "sqlite")]
 pub use sqlite::{SqliteStore, inbox::SqliteInbox};
 pub use stream::{Lanes, Mode, Stream};
+pub use survey::Survey;
 pub use table::TableName;
 
 /// What became of an event given to `enqueue`.
@@ -233,6 +236,13 @@ pub trait Store: Send + Sync + 'static {
     /// The state of the table, counting no further than `cap`.
     async fn stats(&self, cap: u32) -> Result<Stats>;
 
+    /// What a relay asks now and then, counting no further than `cap`; where the database can, in one statement. `worker` is
+    /// the name that the relay has now, with its session if it has one.
+    async fn survey(&self, cap: u32, worker: &WorkerId) -> Result<Survey> {
+        let _ = worker;
+        survey::piece_by_piece(self, self.stream().await?.as_deref(), cap).await
+    }
+
     /// How fast events were delivered of late, as far as the rows say; `None` where they say nothing: none that was
     /// delivered is kept, or delivering one writes nothing to it (streams on PostgreSQL).
     async fn delivered_lately(&self) -> Result<Option<Throughput>> {
@@ -251,6 +261,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// Deletes dead events that fit; at most `limit`, oldest first. Answers with how many.
     async fn discard(&self, filter: &Filter, limit: u32) -> Result<u64>;
+
+    /// Whether any of these would delete something, as far as one look tells: whoever purges has to be alone, and who has
+    /// nothing to purge need not be.
+    async fn has_old(&self, purges: &[Purge]) -> Result<bool> {
+        Ok(!purges.is_empty())
+    }
 
     /// Deletes settled events past their retention. Answers with how many.
     async fn purge(&self, purge: Purge) -> Result<u64>;

@@ -54,6 +54,12 @@ pub trait Session: Send {
     /// the same one (a pooler in between), and all its locks are to be taken for lost.
     async fn check(&mut self) -> Result<()>;
 
+    /// Asks whether the session's connection is there, by the least that the database has for it: no statement, where there
+    /// is a way without one. An error says that it is not. Whether the locks are its own, only [`check`](Self::check) tells.
+    async fn ping(&mut self) -> Result<()> {
+        self.check().await
+    }
+
     /// Ends it, and with it its locks.
     async fn close(self: Box<Self>);
 }

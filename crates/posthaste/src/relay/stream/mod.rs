@@ -35,7 +35,7 @@ use super::order::{Key, Order, stored_key};
 use super::settings::Settings;
 use crate::error::Result;
 use crate::event::Event;
-use crate::store::stream::{Hold, Park, Wait};
+use crate::store::stream::{Hold, Park, Seen, Wait};
 use crate::store::{Keep, Stream, WorkerId};
 use crate::telemetry;
 use state::{State, UnderWay};
@@ -160,6 +160,17 @@ impl StreamFeed {
     /// Whether the lanes were shared with it taking part: until then nobody knows which are its own.
     pub(super) fn set_looked(&self, looked: bool) {
         self.looked.store(looked, Ordering::Release);
+    }
+
+    /// How far it has read, if it has nothing to do and nobody is at it: then whoever says that it lives may ask whether there is
+    /// more.
+    pub(super) async fn seen(&self) -> Option<Seen> {
+        let mut state = self.state.try_lock().ok()?;
+        if !state.is_idle() {
+            return None;
+        }
+        let parked = state.has_parked;
+        Some(Seen { parked, ..state.reader.seen().await? })
     }
 
     /// Begins to read lanes that it has taken.

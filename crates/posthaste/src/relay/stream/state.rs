@@ -95,6 +95,14 @@ impl State {
         self.holds.values().copied().collect()
     }
 
+    /// Whether nothing is in its hands, and nothing of what is parked is to be looked after.
+    pub(super) fn is_idle(&self) -> bool {
+        let nothing = self.under_way.is_empty() && self.claimed.is_empty() && self.pages.is_empty();
+        let nothing = nothing && self.kept.is_none() && self.leaving.is_empty() && self.unproven.is_empty();
+        let repairs = self.has_parked && self.repaired.elapsed() >= self.repair_after;
+        nothing && self.maybe_parked.is_empty() && !self.unsure && !repairs
+    }
+
     /// Those of which more is to be given out.
     pub(super) fn staying(&self) -> Vec<Hold> {
         self.holds.values().filter(|hold| !self.leaving.contains(&hold.lane)).copied().collect()

@@ -211,6 +211,11 @@ impl Session for MySqlSession {
         Err(self.give_up(why))
     }
 
+    async fn ping(&mut self) -> Result<()> {
+        let answer = in_time(self.connection()?.ping()).await;
+        answer.map_err(|error| self.give_up(&error.to_string()).because(error))
+    }
+
     async fn close(mut self: Box<Self>) {
         let Some(mut connection) = self.connection.take() else { return };
         // Else the locks would last until the server has seen that the connection is closed.

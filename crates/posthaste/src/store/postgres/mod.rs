@@ -13,6 +13,7 @@ mod queue;
 pub(crate) mod schema;
 mod session;
 mod stream;
+mod survey;
 mod wake;
 
 use std::fmt;
@@ -34,7 +35,7 @@ use super::tries::Tries;
 use super::{
     Arrivals, Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Health, Keep,
     Lease, MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement, Sought,
-    Stats, Store, Stream, TableName, Throughput, WorkerId,
+    Stats, Store, Stream, Survey, TableName, Throughput, WorkerId,
 };
 use crate::error::Result;
 use crate::event::Event;
@@ -333,9 +334,22 @@ impl Store for PostgresStore {
         let mut look = self.look().await?;
         let answer = match mode {
             Mode::Queue => admin::stats(&mut look, &self.table, cap).await,
-            Mode::Stream(_) => stream::admin::stats(&mut look, &self.statements.stream_admin, cap).await,
+            Mode::Stream(_) => stream::look::state(&mut look, &self.statements.stream.look, cap)
+                .await
+                .map(|state| state.stats()),
         };
         self.looked(&look, "events that are not delivered", answer)
+    }
+
+    async fn survey(&self, cap: u32, worker: &WorkerId) -> Result<Survey> {
+        let answer = match self.known_mode().await? {
+            Mode::Queue => survey::queue(&self.pool, &self.table, cap, worker).await,
+            Mode::Stream(_) => {
+                let mut connection = self.pool.acquire().await.map_err(|e| self.error(e))?;
+                survey::stream(&mut connection, &self.statements.stream.look, cap).await
+            }
+        };
+        self.asked(answer)
     }
 
     async fn arrivals(&self, sought: Sought<'_>) -> Result<Arrivals> {
@@ -386,6 +400,16 @@ impl Store for PostgresStore {
         let answer = match self.known_mode().await? {
             Mode::Queue => admin::discard(&self.pool, &self.table, filter, limit).await,
             Mode::Stream(_) => stream::admin::discard(&self.pool, &self.statements, filter, limit).await,
+        };
+        self.asked(answer)
+    }
+
+    async fn has_old(&self, purges: &[Purge]) -> Result<bool> {
+        let answer = match self.known_mode().await? {
+            Mode::Queue => survey::queue_has_old(&self.pool, &self.table, purges).await,
+            Mode::Stream(_) => {
+                survey::stream_has_old(&self.pool, &self.table, self.purged.reached(), purges).await
+            }
         };
         self.asked(answer)
     }

@@ -66,10 +66,12 @@ UPDATE {table}
           AND o.locked_until > now() AND o.outcome IS NULL
           FOR UPDATE OF o SKIP LOCKED))";
 
-const NOT_PRESENT: &str = "hashtext(split_part(f.locked_by, '#', 1))::oid NOT IN (
-              SELECT objid FROM pg_locks
+/// The names of whom there is a session, as numbers. $1 the class of presence.
+pub(super) const PRESENT_NAMES: &str = "SELECT objid FROM pg_locks
                WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = $1::oid
-                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))";
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+pub(super) const NOT_PRESENT: &str = "hashtext(split_part(f.locked_by, '#', 1))::oid NOT IN ({present})";
 
 /// A session, and the connection that it is until that breaks.
 struct PostgresSession {
@@ -175,6 +177,11 @@ impl Session for PostgresSession {
         Err(self.give_up(why))
     }
 
+    async fn ping(&mut self) -> Result<()> {
+        let answer = in_time(self.connection()?.ping()).await;
+        answer.map_err(|error| self.give_up(&error.to_string()).because(error))
+    }
+
     async fn close(mut self: Box<Self>) {
         let Some(mut connection) = self.connection.take() else { return };
         // Else the locks would last until the server has seen that the connection is closed.
@@ -197,7 +204,9 @@ fn class(lock: Lock) -> i32 {
 }
 
 fn statement(table: &TableName, sql: &'static str) -> Statement {
-    Statement::new(Dialect::Postgres, table, sql).with("{absent}", NOT_PRESENT)
+    Statement::new(Dialect::Postgres, table, sql)
+        .with("{absent}", NOT_PRESENT)
+        .with("{present}", PRESENT_NAMES)
 }
 
 /// The present workers that hold leases and of whom no session is left.

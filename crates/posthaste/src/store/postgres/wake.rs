@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
+use sqlx::{Acquire, Connection};
 
 use super::errors::{classify, connecting};
 use super::{place, schema};
@@ -92,7 +93,7 @@ impl Notifications for PostgresNotifications {
                 Ok(Err(error)) => return Err(classify(error, &self.table)),
                 // A connection that was cut off is as silent as one on which nothing happens.
                 Err(_) => {
-                    let asked = in_time(sqlx::query("SELECT 1").execute(&mut self.listener)).await;
+                    let asked = in_time(async { self.listener.acquire().await?.ping().await }).await;
                     asked.map_err(|e| classify(e, &self.table))?;
                 }
             }

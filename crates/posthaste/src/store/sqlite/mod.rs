@@ -12,6 +12,7 @@ mod queue;
 pub(crate) mod schema;
 mod session;
 mod stream;
+mod survey;
 mod wake;
 
 use std::fmt;
@@ -30,11 +31,12 @@ use super::insert::insert;
 use super::migrate::Role;
 use super::settlement::{lost, rounds};
 use super::stream::known::KnownMode;
+use super::survey::piece_by_piece;
 use super::tries::Tries;
 use super::{
     Arrivals, Claim, ClaimedBatch, Count, Dialect, Difference, Enqueued, Extended, Filter, Health, Keep,
     Lanes, Lease, MigrationState, Mode, Notifications, Page, Purge, Record, Session, Settled, Settlement,
-    Sought, Stats, Store, Stream, TableName, Throughput, WorkerId,
+    Sought, Stats, Store, Stream, Survey, TableName, Throughput, WorkerId,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
@@ -328,6 +330,13 @@ impl Store for SqliteStore {
         self.looked(&look, "events that are not delivered", answer)
     }
 
+    async fn survey(&self, cap: u32, _worker: &WorkerId) -> Result<Survey> {
+        match self.known_mode().await? {
+            Mode::Queue => self.asked(survey::queue(&self.pool, &self.table, cap).await),
+            Mode::Stream(lanes) => piece_by_piece(self, Some(&self.stream_of(lanes)), cap).await,
+        }
+    }
+
     async fn arrivals(&self, sought: Sought<'_>) -> Result<Arrivals> {
         let mode = self.known_mode().await?;
         let mut look = self.look().await?;
@@ -380,6 +389,13 @@ impl Store for SqliteStore {
             }
         };
         self.asked(answer)
+    }
+
+    async fn has_old(&self, purges: &[Purge]) -> Result<bool> {
+        match self.known_mode().await? {
+            Mode::Queue => self.asked(survey::queue_has_old(&self.pool, &self.table, purges).await),
+            Mode::Stream(_) => Ok(true),
+        }
     }
 
     async fn purge(&self, purge: Purge) -> Result<u64> {

@@ -116,6 +116,11 @@ impl Session for SqliteSession {
         Ok(())
     }
 
+    /// A file has no connection that could be gone; what it holds has to be renewed.
+    async fn ping(&mut self) -> Result<()> {
+        if self.held.is_empty() { Ok(()) } else { self.check().await }
+    }
+
     async fn close(mut self: Box<Self>) {
         for lock in self.held.clone() {
             if let Err(error) = self.unlock(lock).await {

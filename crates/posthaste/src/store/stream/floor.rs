@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::place::RowId;
-use super::{Hold, Page, Reader, Row};
+use super::{Hold, Page, Reader, Row, Seen};
 use crate::error::Result;
 use crate::store::Keep;
 
@@ -314,6 +314,13 @@ impl<G: Ground> Reader for FloorReader<G> {
 
     fn has_suspects(&self, lane: u16) -> bool {
         self.left.get(&lane).is_some_and(|left| !left.read)
+    }
+
+    // What is unsettled is seen by itself; and what lies below the floor is seen with it.
+    async fn seen(&mut self) -> Option<Seen> {
+        let is_left = self.left.values().any(|left| !left.read);
+        let idle = self.under_way.is_empty() && self.shelved.is_none() && self.lost.is_empty() && !is_left;
+        (idle && self.leaving.is_empty() && !self.open.is_empty()).then(Seen::default)
     }
 
     fn leave(&mut self, lanes: &[u16]) {

@@ -26,6 +26,20 @@ pub struct Beat<'a> {
     pub holds: &'a [Hold],
     /// How long, if it is not heard of again.
     pub lease: Duration,
+    /// How far it has read, where it wants to know whether there is more.
+    pub seen: Option<&'a Seen>,
+}
+
+/// How far a reader has read that has nothing under way.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// From which transaction on none had ended, and which before it had not, where rows are known by their transactions.
+    pub(crate) next: String,
+    pub(crate) running: Vec<String>,
+    /// In which run of the server.
+    pub(crate) run: i64,
+    /// Whether something of its lanes may be parked.
+    pub(crate) parked: bool,
 }
 
 /// Who lives and how the lanes stand.
@@ -36,6 +50,9 @@ pub struct Council {
     pub relays: Vec<String>,
     /// Every lane.
     pub lanes: Vec<LaneState>,
+    /// Whether there may be something to deliver: rows that the one who asked has not seen, whosever, or parked events of its lanes
+    /// that are due. `None` where it did not ask.
+    pub news: Option<bool>,
 }
 
 /// How a lane stands.

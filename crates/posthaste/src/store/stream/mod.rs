@@ -39,7 +39,7 @@ use uuid::Uuid;
 use super::{Keep, WorkerId};
 use crate::error::Result;
 
-pub use lane::{Beat, Council, Hold, LaneState};
+pub use lane::{Beat, Council, Hold, LaneState, Seen};
 pub use mode::{Lanes, Mode};
 pub use page::{Page, Reader, Row, Unreadable};
 pub use parked::{BlockedAggregate, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Wait};

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::Hold;
+use super::{Hold, Seen};
 use crate::error::Result;
 use crate::event::Event;
 use crate::store::Keep;
@@ -75,6 +75,12 @@ pub trait Reader: Send {
     /// Whether something is still to be read of this lane that its owner before had under way when it ended uncleanly.
     fn has_suspects(&self, _lane: u16) -> bool {
         false
+    }
+
+    /// How far it is, if all of its lanes are at the same place and nothing is under way, nor anything else to be done: then
+    /// [a beat](super::Stream::beat) can tell whether reading on is worth a statement.
+    async fn seen(&mut self) -> Option<Seen> {
+        None
     }
 
     /// Reads no more of these, but remembers what is under way.

@@ -214,7 +214,7 @@ async fn op10_lanes_of_an_owner_that_is_not_connected_are_named(db: &Db) {
     let stream = db.store().stream().await.unwrap().unwrap();
     let relay = worker();
     let session = db.store().session(&relay).await.unwrap();
-    let beat = Beat { relay: &relay, present: true, holds: &[], lease: MINUTE };
+    let beat = Beat { relay: &relay, present: true, holds: &[], lease: MINUTE, seen: None };
     stream.beat(&beat).await.unwrap();
     let lanes: Vec<u16> = (0..stream.lanes().count()).collect();
     assert_eq!(stream.take(&beat, &lanes, &[]).await.unwrap().len(), lanes.len());

@@ -26,7 +26,7 @@ impl Owner {
     pub async fn of(db: &Db) -> Self {
         let stream = db.store().stream().await.unwrap().unwrap();
         let worker = worker();
-        let beat = Beat { relay: &worker, present: false, holds: &[], lease: MINUTE };
+        let beat = Beat { relay: &worker, present: false, holds: &[], lease: MINUTE, seen: None };
         let council = stream.beat(&beat).await.unwrap();
         let before: Vec<String> = council.lanes.iter().filter_map(|lane| lane.owner.clone()).collect();
         let lanes: Vec<u16> = (0..stream.lanes().count()).collect();

@@ -119,6 +119,39 @@ async fn op6_looking_at_a_stream_that_was_never_analysed_reads_no_more_than_it_s
     counting.reads("dead", 100, async { admin.list(&Filter::dead(), first).await.map(drop) }).await;
     counting.reads("the newest", 100, async { admin.list(&Filter::default(), first).await.map(drop) }).await;
     counting.reads("a purge of nothing", SLICES, async { store.purge(old()).await.map(drop) }).await;
+    // What a relay asks all the time.
+    counting.reads("a survey", 100, async { store.survey(10_000, &worker()).await.map(drop) }).await;
+    counting.reads("what is old", 110, async { store.has_old(&[old()]).await.map(drop) }).await;
+    let (relay, stream) = (worker(), store.stream().await.unwrap().unwrap());
+    let mut beat = Beat { relay: &relay, present: false, holds: &[], lease: MINUTE, seen: None };
+    let holds = stream.take(&beat, &[0, 1], &[]).await.unwrap();
+    let own = db.store().stream().await.unwrap().unwrap();
+    let mut reader = own.reader();
+    reader.open(&holds).await.unwrap();
+    loop {
+        let page = reader.read(1000).await.unwrap();
+        reader.settle(&[], &[page.number], Keep::Delivered).await.unwrap();
+        if page.rows.is_empty() && !page.more {
+            break;
+        }
+    }
+    let seen = reader.seen().await.expect("it has read everything");
+    (beat.holds, beat.seen) = (&holds, Some(&seen));
+    counting.reads("a beat", 100, async { stream.beat(&beat).await.map(drop) }).await;
+    assert_eq!(stream.beat(&beat).await.unwrap().news, Some(false));
+    counting.done().await;
+    db.drop_everything().await;
+}
+
+/// Its places are looked up once, not for each of its rows.
+#[tokio::test]
+async fn op6_the_state_of_a_backlog_that_was_never_analysed_reads_each_row_once() {
+    let db = never_analysed().await;
+    enqueue(&db, "more", 5000).await;
+    let mut counting = Counting::new(&db).await;
+    let store = Arc::clone(&counting.store);
+    store.stats(10_000).await.unwrap();
+    counting.reads("the state", 5200, async { store.stats(10_000).await.map(drop) }).await;
     counting.done().await;
     db.drop_everything().await;
 }
@@ -191,7 +224,7 @@ async fn sm2_what_waits_in_other_lanes_costs_a_claim_nothing() {
     let store = Arc::clone(&counting.store);
     let stream = store.stream().await.unwrap().unwrap();
     let relay = worker();
-    let beat = Beat { relay: &relay, present: false, holds: &[], lease: MINUTE };
+    let beat = Beat { relay: &relay, present: false, holds: &[], lease: MINUTE, seen: None };
     let hold = stream.take(&beat, &[0], &[]).await.unwrap();
     let claim = ParkedClaim { holds: &hold, limit: 100, suspects: true, topics: &Topics::All };
     let long = ["long".to_owned()];

@@ -80,7 +80,7 @@ async fn take_again(owner: &mut Owner, lost: &[u16]) {
     if lost.is_empty() {
         return;
     }
-    let beat = Beat { relay: &owner.worker, present: false, holds: &owner.holds, lease: MINUTE };
+    let beat = Beat { relay: &owner.worker, present: false, holds: &owner.holds, lease: MINUTE, seen: None };
     let taken = owner.stream.take(&beat, lost, &[]).await.unwrap();
     assert_eq!(taken.len(), lost.len());
     owner.holds.retain(|hold| !lost.contains(&hold.lane));
@@ -183,7 +183,7 @@ impl Pooled {
         let store = PostgresStore::new(self.pool.clone(), "outbox".parse().unwrap());
         let stream = store.stream().await.unwrap().unwrap();
         let (worker, mut reader) = (worker(), stream.reader());
-        let beat = Beat { relay: &worker, present: false, holds: &[], lease: MINUTE };
+        let beat = Beat { relay: &worker, present: false, holds: &[], lease: MINUTE, seen: None };
         let holds = stream.take(&beat, &[0, 1], &[]).await.unwrap();
         reader.open(&holds).await.unwrap();
         Owner { stream, worker, holds, reader }

@@ -23,7 +23,7 @@ async fn moved(lanes: &str) -> (Db, std::sync::Arc<dyn Stream>, Vec<Hold>) {
     db.execute(format!("UPDATE outbox_lanes SET system_id = 1 WHERE lane IN ({lanes})")).await.unwrap();
     let stream = db.store().stream().await.unwrap().unwrap();
     let worker = worker();
-    let beat = Beat { relay: &worker, present: false, holds: &[], lease: MINUTE };
+    let beat = Beat { relay: &worker, present: false, holds: &[], lease: MINUTE, seen: None };
     let holds = stream.take(&beat, &[0, 1], &[]).await.unwrap();
     (db, stream, holds)
 }

@@ -6,6 +6,7 @@ mod control;
 mod failures;
 mod hot;
 mod housekeeping;
+mod idle;
 mod memory;
 mod observed;
 mod pipeline;

@@ -157,8 +157,9 @@ async fn re6_an_idle_relay_asks_ever_more_rarely_and_a_busy_one_at_once() {
         .await
         .unwrap();
     tokio::time::sleep(600 * SECOND).await;
+    // Every five seconds a survey takes the place of one.
     let idle = spy.claims.lock().unwrap().len();
-    assert!((600..620).contains(&idle), "{idle} claims in ten idle minutes");
+    assert!((480..500).contains(&idle), "{idle} claims in ten idle minutes");
     let began = Instant::now();
     db.enqueue_numbers("a", 0..500).await;
     recorder.wait_for(500).await;

@@ -7,11 +7,12 @@ use sqlx::mysql::MySqlConnection;
 
 use super::super::session::lock_name;
 use super::park::{come_up, unshelve};
+use super::read::unsettled;
 use super::{Hurried, MySqlStream};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::stream::place::{Takes, holds_json, lane, mask};
-use crate::store::stream::{Beat, Council, Hold, LaneState};
+use crate::store::stream::{Beat, Council, Hold, LaneState, Seen};
 use crate::store::{Dialect, Keep, TableName, WorkerId};
 
 const JOIN: &str = "
@@ -78,6 +79,12 @@ UPDATE JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', fence BIGINT PATH '$[
 
 const LEAVE: &str = "DELETE FROM {relays_table} WHERE relay = ?";
 
+// Parked events that are due, of these lanes.
+const DUE: &str = "
+SELECT CAST(EXISTS (SELECT 1 FROM {parked_table}
+                     WHERE claimed IS NULL AND suspect IN (FALSE, TRUE) AND due <= UTC_TIMESTAMP(6)
+                       AND SUBSTR(?, lane + 1, 1) = '1') AS SIGNED)";
+
 const HELD: &str = "
 SELECT l.lane, l.fence, l.noted_seq
   FROM JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$[0]', fence BIGINT PATH '$[1]')) AS h
@@ -97,6 +104,7 @@ pub(super) struct Statements {
     suspect: Statement,
     release: Statement,
     leave: Statement,
+    due: Statement,
     pub(super) held: Statement,
     pub(super) held_shared: Statement,
     pub(super) held_alone: Statement,
@@ -118,6 +126,7 @@ impl Statements {
             suspect: statement(SUSPECT),
             release: statement(RELEASE),
             leave: statement(LEAVE),
+            due: statement(DUE),
             held: held(""),
             held_shared: held("LOCK IN SHARE MODE"),
             held_alone: held("FOR UPDATE"),
@@ -153,6 +162,11 @@ pub(super) async fn beat(stream: &MySqlStream, beat: &Beat<'_>) -> sqlx::Result<
         .bind(stream.table.schema())
         .fetch_all(&mut *connection)
         .await?;
+    drop(connection);
+    let news = match beat.seen {
+        Some(seen) => Some(has_news(stream, beat, seen).await?),
+        None => None,
+    };
     let state = |(number, fence, owner, free, absent): (i16, i64, Option<String>, i64, i64)| LaneState {
         lane: lane(number.into()),
         fence,
@@ -163,7 +177,22 @@ pub(super) async fn beat(stream: &MySqlStream, beat: &Beat<'_>) -> sqlx::Result<
     Ok(Council {
         relays: relays.into_iter().filter(|(_, lives, _)| *lives == 1).map(|(relay, ..)| relay).collect(),
         lanes: lanes.into_iter().map(state).collect(),
+        news,
     })
+}
+
+/// Whether there are rows to be read, or parked ones that are due.
+async fn has_news(stream: &MySqlStream, beat: &Beat<'_>, seen: &Seen) -> sqlx::Result<bool> {
+    let lanes: Vec<u16> = beat.holds.iter().map(|hold| hold.lane).collect();
+    if !unsettled(stream, &lanes, 0, 1).await?.is_empty() {
+        return Ok(true);
+    }
+    if !seen.parked {
+        return Ok(false);
+    }
+    let due = sqlx::query_scalar(stream.statements.own.due.sql()).bind(mask(lanes.into_iter()));
+    let due: i64 = due.fetch_one(&stream.pool).await?;
+    Ok(due == 1)
 }
 
 pub(super) async fn take(

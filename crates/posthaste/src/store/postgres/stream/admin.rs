@@ -19,7 +19,7 @@ use super::{begin, park};
 use crate::store::filter::like_pattern;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
-use crate::store::{Count, Dialect, Ending, Filter, Page, Purge, Record, Stats, Status, TableName};
+use crate::store::{Count, Dialect, Ending, Filter, Page, Purge, Record, Status, TableName};
 
 /// Rows that a purge looks at at once.
 const SLICE: u32 = 4000;
@@ -41,7 +41,7 @@ const STATUS: &str = "
             ELSE {status_unparked} END";
 
 // Of what is not parked.
-const STATUS_UNPARKED: &str = "
+pub(super) const STATUS_UNPARKED: &str = "
        CASE WHEN o.seq <= l.anchor_seq AND (l.recover IS NULL OR o.seq <= l.after_seq
                  OR o.seq <= l.recover_seq AND pg_visible_in_snapshot(o.xid, l.recover)) THEN 'delivered'
             WHEN o.seq <= l.anchor_seq THEN 'pending'
@@ -203,6 +203,11 @@ struct Reached {
 }
 
 impl Floor {
+    /// Up to where nothing is left to purge.
+    pub(in super::super) fn reached(&self) -> i64 {
+        self.get().batch
+    }
+
     fn get(&self) -> Reached {
         let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = reached.filter(|reached| reached.since.elapsed() < ANEW);
@@ -307,36 +312,6 @@ pub(in super::super) async fn count(
     query.push(") AS o").push(statements.of.text()).push(") AS looked_at");
     let row = query.build().persistent(false).fetch_one(&mut **look).await?;
     Ok(Count::among(row.try_get(0)?, row.try_get(1)?, cap))
-}
-
-/// Looks at no more than `cap` rows that are open, and at no more dead ones.
-pub(in super::super) async fn stats(
-    look: &mut Look,
-    statements: &Statements,
-    cap: u32,
-) -> sqlx::Result<Stats> {
-    let most = i64::from(cap) + 1;
-    let mut query = QueryBuilder::new(
-        "SELECT count(*), count(*) FILTER (WHERE status = 'pending'), count(*) FILTER (WHERE status = 'processing'), (SELECT count(*) FROM (",
-    );
-    query.push(statements.dead_by_id.text()).push(" LIMIT ").push_bind(most);
-    query.push(
-        ") AS dead), (extract(epoch FROM now() - min(due_at) FILTER (WHERE due_at <= now() AND status <> 'delivered' \
-         AND (parked_id IS NULL OR due IS NOT NULL))) * 1000000)::bigint FROM (",
-    );
-    query.push(statements.records.text()).push(" FROM (");
-    push_open(&mut query, statements, &place(look, statements).await?, Some(most));
-    query.push(") AS o").push(statements.of.text()).push(") AS open");
-    let row = query.build().persistent(false).fetch_one(&mut **look).await?;
-    let open: i64 = row.try_get(0)?;
-    Ok(Stats {
-        pending: Count::among(open, row.try_get(1)?, cap),
-        processing: Count::among(open, row.try_get(2)?, cap),
-        dead: Count::of(row.try_get(3)?, cap),
-        oldest_age: row
-            .try_get::<Option<i64>, _>(4)?
-            .map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())),
-    })
 }
 
 /// Dead events wait again, first of their aggregates or behind others; their error is kept.

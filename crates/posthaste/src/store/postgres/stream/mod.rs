@@ -6,11 +6,11 @@
 //! | `window.rs` | how lanes are read |
 //! | `snapshot.rs` | which transactions had ended at a moment |
 //! | `park.rs` | what cannot be delivered now |
-//! | `look.rs` | who is blocked, how far lanes are behind |
+//! | `look.rs` | who is blocked, how the lanes stand |
 //! | `admin.rs` | what operators do |
 
 pub(super) mod admin;
-mod look;
+pub(super) mod look;
 mod own;
 mod park;
 mod snapshot;
@@ -48,7 +48,7 @@ held AS (
 pub(super) struct Statements {
     own: own::Statements,
     park: park::Statements,
-    look: look::Statements,
+    pub(super) look: look::Statements,
 }
 
 impl Statements {

@@ -1,6 +1,7 @@
 //! Owning lanes: who lives, which lanes are whose, and taking and giving them up.
 
 use super::super::session::CLASS_PRESENCE;
+use super::window::RUN;
 use super::{PostgresStream, begin, fences, lanes, numbers, park};
 use crate::error::Result;
 use crate::store::settlement::micros;
@@ -9,8 +10,12 @@ use crate::store::stream::{Beat, Council, Hold, LaneState};
 use crate::store::tries::Tries;
 use crate::store::{TableName, WorkerId};
 
-// $1 relay, $2 lease, $3 whether its session is known, $4 and $5 what it holds. Nothing is written before a quarter of the lease
-// is over.
+// $1 relay, $2 lease, $3 whether its session is known, $4 and $5 what it holds, $6 the class of presence, $7 to $9 how far it
+// has read, $10 whether something of it may be parked. Nothing is written before a quarter of the lease is over. What is answered is what was there before that, but for
+// lanes that are renewed; the lanes are read before the locks.
+//
+// News are looked for by the index on transactions, whatever the planner thinks of them; and are taken for granted in another run of
+// the server than the one that was read, or where more transactions were seen than there are: their numbers are given out anew.
 const BEAT: &str = "
 WITH me AS (
     INSERT INTO {relays_table} AS r (relay, until) SELECT $1, now() + $2 * interval '1 microsecond' WHERE {unsynced}
@@ -23,21 +28,37 @@ WITH me AS (
       JOIN unnest($4::smallint[], $5::bigint[]) AS h(lane, fence) ON h.lane = l.lane AND h.fence = l.fence
      WHERE coalesce(l.leased_until, '-infinity') < now() + ($2 * 3 / 4) * interval '1 microsecond' OR l.present <> $3
      ORDER BY l.lane FOR UPDATE OF l
+), renewed AS (
+    UPDATE {lanes_table} AS l
+       SET leased_until = now() + $2 * interval '1 microsecond', present = $3
+      FROM locked WHERE l.lane = locked.lane
+), lanes AS (
+    SELECT l.lane, l.fence, l.owner,
+           l.owner IS NULL
+               OR (l.leased_until IS NULL OR l.leased_until <= now()) AND l.lane NOT IN (SELECT lane FROM locked) AS free,
+           coalesce(l.present AND hashtext(l.owner || '~')::oid NOT IN (
+               SELECT objid FROM pg_locks
+                WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = $6::oid
+                  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())), false) AS absent
+      FROM {lanes_table} AS l
 )
-UPDATE {lanes_table} AS l
-   SET leased_until = now() + $2 * interval '1 microsecond', present = $3
-  FROM locked WHERE l.lane = locked.lane";
-
-const RELAYS: &str = "SELECT relay FROM {relays_table} WHERE until > now() ORDER BY joined_at, relay";
-
-// $1 the class of presence. The lanes are read before the locks.
-const LANES: &str = "
-SELECT l.lane, l.fence, l.owner, l.owner IS NULL OR l.leased_until IS NULL OR l.leased_until <= now(),
-       l.present AND hashtext(l.owner || '~')::oid NOT IN (
-           SELECT objid FROM pg_locks
-            WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = $1::oid
-              AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))
-  FROM {lanes_table} AS l ORDER BY l.lane";
+SELECT array_agg(lane ORDER BY lane), array_agg(fence ORDER BY lane), array_agg(owner ORDER BY lane),
+       array_agg(free ORDER BY lane), array_agg(absent ORDER BY lane),
+       ARRAY(SELECT relay FROM {relays_table} WHERE until > now() OR relay = $1 ORDER BY joined_at, relay),
+       CASE WHEN $7 IS NOT NULL THEN
+            $9 <> {run} OR $7::text::xid8 > pg_snapshot_xmax(pg_current_snapshot())
+            OR coalesce((SELECT xid FROM {table} ORDER BY xid DESC LIMIT 1) >= $7::text::xid8, false)
+            OR EXISTS (SELECT FROM unnest($8::text[]::xid8[]) AS x(running) CROSS JOIN LATERAL (
+                       SELECT FROM {table} WHERE xid BETWEEN x.running AND x.running ORDER BY xid LIMIT 1) AS late)
+            OR $10 AND EXISTS (SELECT FROM unnest($4::smallint[]) AS h(lane) CROSS JOIN LATERAL (
+                               (SELECT FROM {parked_table} AS p
+                                 WHERE p.lane = h.lane AND p.due <= now() AND p.claimed IS NULL AND NOT p.suspect
+                                 ORDER BY p.due LIMIT 1)
+                               UNION ALL
+                               (SELECT FROM {parked_table} AS p
+                                 WHERE p.lane = h.lane AND p.due <= now() AND p.claimed IS NULL AND p.suspect
+                                 ORDER BY p.attempts LIMIT 1)) AS due) END
+  FROM lanes";
 
 // $1 lanes, $2 absent owners, $3 relay, $4 lease, $5 whether its session is known. A fence is a time where the one before allows:
 // a standby that is promoted without having heard of the last owners does not give out their fences again.
@@ -89,8 +110,6 @@ const GONE: &str = "DELETE FROM {relays_table} WHERE relay = ANY ($1)";
 #[derive(Debug)]
 pub(in super::super) struct Statements {
     beat: Statement,
-    relays: Statement,
-    lanes: Statement,
     take: Statement,
     suspect: Statement,
     unnote: Statement,
@@ -103,9 +122,7 @@ impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| super::statement(table, sql);
         Self {
-            beat: statement(BEAT),
-            relays: statement(RELAYS),
-            lanes: statement(LANES),
+            beat: statement(BEAT).with("{run}", RUN),
             take: statement(TAKE),
             suspect: statement(SUSPECT),
             unnote: statement(UNNOTE),
@@ -116,33 +133,39 @@ impl Statements {
     }
 }
 
-/// A lane, its fence and owner, whether it is free, and whether its owner's session is gone.
-type LaneRow = (i16, i64, Option<String>, bool, Option<bool>);
+/// Of each lane its number and fence, its owner, whether it is free, and whether its owner's session is gone; the relays, and
+/// whether there are news.
+type Answer = (Vec<i16>, Vec<i64>, Vec<Option<String>>, Vec<bool>, Vec<bool>, Vec<String>, Option<bool>);
 
 pub(super) async fn beat(stream: &PostgresStream, beat: &Beat<'_>) -> Result<Council> {
-    sqlx::query(stream.statements.stream.own.beat.sql())
+    let answer: Answer = sqlx::query_as(stream.statements.stream.own.beat.sql())
         .bind(beat.relay.as_str())
         .bind(micros(beat.lease))
         .bind(beat.present)
         .bind(lanes(beat.holds))
         .bind(fences(beat.holds))
-        .execute(&stream.pool)
+        .bind(CLASS_PRESENCE)
+        .bind(beat.seen.map(|seen| seen.next.as_str()))
+        .bind(beat.seen.map(|seen| seen.running.as_slice()))
+        .bind(beat.seen.map(|seen| seen.run))
+        .bind(beat.seen.is_some_and(|seen| seen.parked))
+        .fetch_one(&stream.pool)
         .await
         .map_err(|e| stream.error(e))?;
-    let relays = sqlx::query_scalar(stream.statements.stream.own.relays.sql()).fetch_all(&stream.pool).await;
-    let lanes = sqlx::query_as(stream.statements.stream.own.lanes.sql())
-        .bind(CLASS_PRESENCE)
-        .fetch_all(&stream.pool)
-        .await;
-    let lanes: Vec<LaneRow> = lanes.map_err(|e| stream.error(e))?;
-    let lanes = lanes.into_iter().map(|(lane, fence, owner, free, absent)| LaneState {
+    let (lanes, fences, owners, free, absent, mut relays, news) = answer;
+    // Who was not there before came last.
+    if !relays.iter().any(|relay| relay == beat.relay.as_str()) {
+        relays.push(beat.relay.to_string());
+    }
+    let lanes = lanes.into_iter().zip(fences).zip(owners).zip(free.into_iter().zip(absent));
+    let lanes = lanes.map(|(((lane, fence), owner), (free, absent))| LaneState {
         lane: lane as u16,
         fence,
         owner,
         free,
-        absent: absent.unwrap_or(false),
+        absent,
     });
-    Ok(Council { relays: relays.map_err(|e| stream.error(e))?, lanes: lanes.collect() })
+    Ok(Council { relays, lanes: lanes.collect(), news })
 }
 
 pub(super) async fn take(

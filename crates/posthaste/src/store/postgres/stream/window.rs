@@ -44,13 +44,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sqlx::Connection;
 use sqlx::postgres::{PgConnection, PgPool};
 use tokio::time::Instant;
 
 use super::super::errors::classify;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::errors::in_time;
 use crate::store::statement::Statement;
-use crate::store::stream::{Hold, Page, Reader};
+use crate::store::stream::{Hold, Page, Reader, Seen};
 use crate::store::{Keep, TableName};
 use ahead::{Ahead, Asked, Link};
 use open::Patience;
@@ -64,7 +66,7 @@ const REFRESH: Duration = Duration::from_secs(10);
 const TOP: Duration = Duration::from_secs(1);
 
 /// Since when the server has been running, in microseconds.
-const RUN: &str = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
+pub(super) const RUN: &str = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
 
 #[derive(Debug)]
 pub(in super::super) struct Statements {
@@ -340,6 +342,22 @@ impl Reader for WindowReader {
 
     fn has_suspects(&self, lane: u16) -> bool {
         self.lanes.get(&lane).is_some_and(|lane| lane.suspects.is_some())
+    }
+
+    async fn seen(&mut self) -> Option<Seen> {
+        self.check();
+        let Question { holds, place, until, .. } = self.next_question(1)?;
+        let level = holds.len() == self.lanes.len() && until.is_none() && place.part == Part::Nothing;
+        let settled = self.pages.is_empty() && self.lanes.values().all(|lane| lane.suspects.is_none());
+        let run = self.lanes.values().map(|lane| lane.run).max()?;
+        if !level || !settled || !self.lost.is_empty() {
+            return None;
+        }
+        // What it remembers is worth as much as its connection. That is not asked for anything for as long as nothing is to be read.
+        let mut connection = self.take_connection().await.ok()?;
+        in_time(connection.ping()).await.ok()?;
+        self.link = Link::Free(connection);
+        Some(Seen { next: place.base.next(), running: place.base.running(), run, parked: true })
     }
 
     fn leave(&mut self, lanes: &[u16]) {

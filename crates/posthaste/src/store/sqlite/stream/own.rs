@@ -6,11 +6,12 @@ use serde_json::json;
 use sqlx::sqlite::SqliteConnection;
 
 use super::park::come_up;
+use super::read::unsettled;
 use super::{SqliteStream, begin};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::stream::place::{Takes, holds_json, lane, mask};
-use crate::store::stream::{Beat, Council, Hold, LaneState};
+use crate::store::stream::{Beat, Council, Hold, LaneState, Seen};
 use crate::store::{Dialect, TableName, WorkerId};
 
 const JOIN: &str = "
@@ -67,6 +68,11 @@ UPDATE {lanes_table}
 
 const LEAVE: &str = "DELETE FROM {relays_table} WHERE relay = ?1";
 
+// ?1 the lanes. Parked events that are due.
+const DUE: &str = "
+SELECT EXISTS (SELECT 1 FROM {parked_table}
+                WHERE suspect IN (0, 1) AND due <= {now} AND claimed IS NULL AND substr(?1, lane + 1, 1) = '1')";
+
 const HELD: &str = "
 SELECT l.lane, l.fence, l.noted_seq
   FROM (SELECT json_extract(value, '$[0]') AS lane, json_extract(value, '$[1]') AS fence FROM json_each(?1)) AS h
@@ -84,6 +90,7 @@ pub(super) struct Statements {
     suspect: Statement,
     release: Statement,
     leave: Statement,
+    due: Statement,
     pub(super) held: Statement,
 }
 
@@ -101,6 +108,7 @@ impl Statements {
             suspect: statement(SUSPECT),
             release: statement(RELEASE),
             leave: statement(LEAVE),
+            due: statement(DUE),
             held: statement(HELD),
         }
     }
@@ -128,10 +136,27 @@ pub(super) async fn beat(stream: &SqliteStream, beat: &Beat<'_>) -> sqlx::Result
     let lanes: Vec<(i64, i64, Option<String>, bool)> =
         sqlx::query_as(statements.lanes.sql()).fetch_all(&mut *tx).await?;
     tx.commit().await?;
+    let news = match beat.seen {
+        Some(seen) => Some(has_news(stream, beat, seen).await?),
+        None => None,
+    };
     // A file cannot tell whose process is gone.
     let state =
         |(number, fence, owner, free)| LaneState { lane: lane(number), fence, owner, free, absent: false };
-    Ok(Council { relays, lanes: lanes.into_iter().map(state).collect() })
+    Ok(Council { relays, lanes: lanes.into_iter().map(state).collect(), news })
+}
+
+/// Whether there are rows to be read, or parked ones that are due.
+async fn has_news(stream: &SqliteStream, beat: &Beat<'_>, seen: &Seen) -> sqlx::Result<bool> {
+    let lanes: Vec<u16> = beat.holds.iter().map(|hold| hold.lane).collect();
+    if !unsettled(stream, &lanes, 0, 1).await?.is_empty() {
+        return Ok(true);
+    }
+    if !seen.parked {
+        return Ok(false);
+    }
+    let due = sqlx::query_scalar(stream.statements.own.due.sql()).bind(mask(lanes.into_iter()));
+    due.fetch_one(&stream.pool).await
 }
 
 pub(super) async fn take(

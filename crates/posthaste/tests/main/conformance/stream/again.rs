@@ -51,7 +51,7 @@ impl Rig {
     /// Every lane, by a relay that says what it held last.
     async fn take(&self, relay: &WorkerId, holds: &[Hold]) -> Vec<Hold> {
         let lanes: Vec<u16> = (0..self.stream.lanes().count()).collect();
-        let beat = Beat { relay, present: false, holds, lease: MINUTE };
+        let beat = Beat { relay, present: false, holds, lease: MINUTE, seen: None };
         let taken = self.stream.take(&beat, &lanes, &[]).await.unwrap();
         assert_eq!(taken.len(), lanes.len());
         taken

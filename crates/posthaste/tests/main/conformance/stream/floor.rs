@@ -59,7 +59,7 @@ impl Rig {
     /// Takes the lane, whoever has it, for a relay that held it like this before.
     async fn take(&self, relay: &WorkerId, held: &[Hold]) -> Vec<Hold> {
         self.execute("UPDATE outbox_lanes SET leased_until = NULL").await;
-        let beat = Beat { relay, present: false, holds: held, lease: MINUTE };
+        let beat = Beat { relay, present: false, holds: held, lease: MINUTE, seen: None };
         let holds = self.stream.take(&beat, &[0], &[]).await.unwrap();
         assert_eq!(holds.len(), 1);
         holds

@@ -6,11 +6,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use posthaste::store::stream::Beat;
+use posthaste::store::stream::{Beat, Wait};
 use posthaste::store::{Keep, Topics, WorkerId};
 
-use super::rig::{NOBODY, Rig, delivered, failed, lanes_of, numbers, parked_numbers, said};
-use crate::harness::{Db, Kind, MINUTE, Setup, until, worker};
+use super::rig::{NOBODY, Rig, delivered, failed, lanes_of, numbers, park, parked_numbers, said};
+use crate::harness::{Db, Kind, MINUTE, Setup, event, until, worker};
 
 conformance_sql_by_kind!(
     sm1_a_queue_has_no_lanes,
@@ -19,10 +19,14 @@ conformance_sql_by_kind!(
     sm1_of_those_who_take_at_once_each_gets_others,
     sm1_relays_are_listed_in_the_order_they_came,
     sm1_a_beat_keeps_what_is_still_held,
+    sm1_a_beat_tells_whether_there_is_anything_to_read,
     sm1_every_lane_is_read_and_only_by_its_owner,
     sm1_late_writes_are_refused,
     sm1_256_lanes_are_no_matter,
 );
+
+// A file has one writer at a time.
+databases!(sm1_a_row_that_is_committed_late_is_news, by_kind: postgres Postgres, mysql MySql);
 
 // A file cannot tell who is gone.
 databases!(sm1_absent_owners_are_known_by_their_session, by_kind: postgres Postgres, mysql MySql);
@@ -167,7 +171,7 @@ async fn sm1_absent_owners_are_known_by_their_session(kind: Kind) {
     let rig = Rig::new(kind, 1).await;
     let name = worker();
     let session = rig.db.store().session(&name).await.unwrap();
-    let beat = Beat { relay: &name, present: true, holds: &[], lease: MINUTE };
+    let beat = Beat { relay: &name, present: true, holds: &[], lease: MINUTE, seen: None };
     let holds = rig.stream.take(&beat, &[0], &[]).await.unwrap();
     let beat = Beat { holds: &holds, ..beat };
     assert!(!rig.stream.beat(&beat).await.unwrap().lanes[0].absent);
@@ -178,6 +182,67 @@ async fn sm1_absent_owners_are_known_by_their_session(kind: Kind) {
     assert_eq!(rig.take(&other, &[0]).await, []);
     assert_eq!(rig.take_from(&other, &[0], &[name.to_string()]).await.len(), 1);
     assert!(!rig.beat(&other, &[]).await.lanes[0].absent, "of that one nobody can tell");
+    rig.db.drop_everything().await;
+}
+
+async fn sm1_a_beat_tells_whether_there_is_anything_to_read(kind: Kind) {
+    let rig = Rig::new(kind, 2).await;
+    let relay = worker();
+    let holds = rig.take(&relay, &rig.lanes()).await;
+    let mut reader = rig.stream.reader();
+    assert!(reader.seen().await.is_none(), "it has no lanes");
+    reader.open(&holds).await.unwrap();
+    let news = async |seen| {
+        let beat = Beat { relay: &relay, present: false, holds: &holds, lease: MINUTE, seen };
+        rig.stream.beat(&beat).await.unwrap().news
+    };
+    while reader.read(10).await.unwrap().more {}
+    let seen = reader.seen().await.expect("it has read everything");
+    assert_eq!((news(None).await, news(Some(&seen)).await), (None, Some(false)));
+    rig.enqueue(["a"]).await;
+    assert_eq!(news(Some(&seen)).await, Some(true), "a row came");
+    let page = reader.read(10).await.unwrap();
+    assert!(reader.seen().await.is_none(), "something is under way");
+    let row = &page.rows[0];
+    reader.settle(&[(row.hold, row.sequence)], &[page.number], Keep::Delivered).await.unwrap();
+    while reader.read(10).await.unwrap().more {}
+    let seen = reader.seen().await.expect("it is delivered");
+    assert_eq!(news(Some(&seen)).await, Some(false));
+    // What is parked is news when it is due, and only then.
+    rig.enqueue(["b"]).await;
+    let page = reader.read(10).await.unwrap();
+    rig.park(vec![park(&page.rows[0], Wait::After(MINUTE))]).await;
+    reader.settle(&[], &[page.number], Keep::Delivered).await.unwrap();
+    while reader.read(10).await.unwrap().more {}
+    let seen = reader.seen().await.expect("it is parked");
+    assert_eq!(news(Some(&seen)).await, Some(false), "it waits");
+    if kind == Kind::Postgres {
+        rig.make_due().await;
+        assert_eq!(news(Some(&seen)).await, Some(true), "it is due");
+    }
+    rig.db.drop_everything().await;
+}
+
+/// The number of a row is given out before it is committed, and others may be read meanwhile.
+async fn sm1_a_row_that_is_committed_late_is_news(kind: Kind) {
+    let rig = Rig::new(kind, 2).await;
+    let relay = worker();
+    let holds = rig.take(&relay, &rig.lanes()).await;
+    let mut reader = rig.stream.reader();
+    reader.open(&holds).await.unwrap();
+    let mut late = rig.db.begin().await;
+    late.enqueue(&rig.db, event("a", 0).aggregate("order", "late")).await.unwrap();
+    rig.enqueue(["a"]).await;
+    let page = reader.read(10).await.unwrap();
+    assert_eq!(page.rows.len(), 1);
+    let row = &page.rows[0];
+    reader.settle(&[(row.hold, row.sequence)], &[page.number], Keep::Delivered).await.unwrap();
+    while reader.read(10).await.unwrap().more {}
+    let seen = reader.seen().await.expect("it has read everything that is committed");
+    let beat = Beat { relay: &relay, present: false, holds: &holds, lease: MINUTE, seen: Some(&seen) };
+    assert_eq!(rig.stream.beat(&beat).await.unwrap().news, Some(false));
+    late.commit().await;
+    assert_eq!(rig.stream.beat(&beat).await.unwrap().news, Some(true));
     rig.db.drop_everything().await;
 }
 

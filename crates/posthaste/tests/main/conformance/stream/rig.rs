@@ -47,7 +47,7 @@ impl Rig {
     }
 
     pub async fn beat(&self, relay: &WorkerId, holds: &[Hold]) -> Council {
-        self.stream.beat(&Beat { relay, present: false, holds, lease: MINUTE }).await.unwrap()
+        self.stream.beat(&Beat { relay, present: false, holds, lease: MINUTE, seen: None }).await.unwrap()
     }
 
     pub async fn take(&self, relay: &WorkerId, lanes: &[u16]) -> Vec<Hold> {
@@ -55,7 +55,7 @@ impl Rig {
     }
 
     pub async fn take_from(&self, relay: &WorkerId, lanes: &[u16], absent: &[String]) -> Vec<Hold> {
-        let beat = Beat { relay, present: false, holds: &[], lease: MINUTE };
+        let beat = Beat { relay, present: false, holds: &[], lease: MINUTE, seen: None };
         self.stream.take(&beat, lanes, absent).await.unwrap()
     }
 
