@@ -1,6 +1,6 @@
 //! What a stream's reader reads ahead is given out in its turn, or not at all.
 //!
-//! Rows of the contract: RE11, SM1.
+//! Rows of the contract: RE11, SM1, SM2.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use posthaste::store::stream::{Beat, Page};
 use posthaste::store::{Keep, Mode};
 use uuid::Uuid;
 
-use crate::harness::{Db, Kind, MINUTE, Owner, Setup};
+use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event};
 
 async fn stream() -> Db {
     Db::with(Kind::Postgres, Setup { mode: Some(Mode::stream(1).unwrap()), ..Setup::default() }).await
@@ -99,7 +99,7 @@ async fn re11_who_stops_waiting_for_a_page_at_any_moment_loses_nothing() {
         };
         let page = page.unwrap();
         if !page.lost.is_empty() {
-            let beat = Beat { relay: &owner.worker, present: false, holds: &[], lease: MINUTE };
+            let beat = Beat { relay: &owner.worker, present: false, holds: &[], lease: MINUTE, seen: None };
             owner.holds = owner.stream.take(&beat, &page.lost, &[]).await.unwrap();
             owner.reader.open(&owner.holds).await.unwrap();
         }
@@ -111,5 +111,49 @@ async fn re11_who_stops_waiting_for_a_page_at_any_moment_loses_nothing() {
     }
     assert_eq!(came, written);
     assert!(cut_off > 20, "{cut_off}");
+    db.drop_everything().await;
+}
+
+/// Slots come free in whatever number: what does not fit is not given out, and not lost.
+#[tokio::test]
+async fn sm1_of_what_was_read_ahead_no_more_is_given_out_than_there_is_room_for() {
+    let db = stream().await;
+    let written = db.enqueue_numbers("a", 0..57).await;
+    let mut owner = Owner::of(&db).await;
+    let mut came = Vec::new();
+    for limit in [20, 3, 1, 7, 20, 4].into_iter().cycle() {
+        let page = owner.read(limit).await;
+        assert!(page.rows.len() <= limit as usize, "{} of {limit}", page.rows.len());
+        if page.rows.is_empty() {
+            break;
+        }
+        came.append(&mut ids(&page));
+        finish(&mut owner, &page).await;
+    }
+    assert_eq!(came, written);
+    db.drop_everything().await;
+}
+
+/// Of two lanes whose owner died the one is somebody else's by the time the first page is noted: the other's events are suspect
+/// all the same.
+#[tokio::test]
+async fn sm2_what_a_dead_owner_had_under_way_is_suspect_whatever_became_of_its_other_lanes() {
+    let mode = Some(Mode::stream(2).unwrap());
+    let db = Db::with(Kind::Postgres, Setup { mode, ..Setup::default() }).await;
+    for aggregate in ["a", "b", "c", "d", "e", "f"] {
+        let event = event("t", 1).aggregate("order", aggregate).build().unwrap();
+        let mut tx = db.begin().await;
+        tx.enqueue_all(&db, vec![event]).await.unwrap();
+        tx.commit().await;
+    }
+    let page = Owner::of(&db).await.read(100).await;
+    let of_lane = |page: &Page, lane: u16| page.rows.iter().filter(|row| row.hold.lane == lane).count();
+    assert!(of_lane(&page, 0) > 0 && of_lane(&page, 1) > 0, "each lane has some");
+
+    let mut owner = Owner::of(&db).await;
+    db.execute("UPDATE outbox_lanes SET fence = fence + 1 WHERE lane = 0").await.unwrap();
+    let page = owner.reader.read(100).await.unwrap();
+    assert_eq!((of_lane(&page, 0), &page.lost[..]), (0, &[0][..]));
+    assert!(of_lane(&page, 1) > 0 && page.rows.iter().all(|row| row.suspect), "{:?}", page.rows);
     db.drop_everything().await;
 }

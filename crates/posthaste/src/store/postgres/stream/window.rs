@@ -278,8 +278,9 @@ impl WindowReader {
     async fn ask(&mut self, question: &mut Question) -> Result<(PgConnection, sqlx::Result<Answer>)> {
         let mut connection = self.take_connection().await?;
         if let Some(ahead) = self.ahead.take().filter(|ahead| ahead.is_for(question)) {
-            *question = ahead.question;
-            return Ok((connection, Ok(ahead.answer)));
+            let (asked, answer) = ahead.up_to(question.limit);
+            *question = asked;
+            return Ok((connection, Ok(answer)));
         }
         question.top = self.topped.elapsed() >= TOP;
         if question.top {
@@ -307,7 +308,8 @@ impl WindowReader {
     async fn read_ahead(&mut self, connection: PgConnection, place: &Place) {
         let half_read = matches!(place.part, Part::Window { .. });
         let next = half_read.then(|| self.next_question(self.most)).flatten();
-        let Some(next) = next else {
+        let is_known = |next: &Question| self.ahead.as_ref().is_some_and(|ahead| ahead.is_for(next));
+        let Some(next) = next.filter(|next| !is_known(next)) else {
             self.link = Link::Free(connection);
             return;
         };
@@ -380,6 +382,7 @@ impl Reader for WindowReader {
         // Who owns nothing keeps no connection busy.
         if self.lanes.is_empty() {
             self.link = Link::CutOff;
+            self.check();
         }
     }
 
@@ -394,8 +397,9 @@ impl Reader for WindowReader {
         let Question { holds, place: before, until, .. } = question;
         let mut rows = answer.rows;
         let place = Arc::new(place);
+        self.ahead = answer.rest.and_then(|rest| rest.after(&place));
         let suspects =
-            holds.first().and_then(|hold| self.lanes.get(&hold.lane)).and_then(|lane| lane.suspects.clone());
+            holds.iter().find_map(|hold| self.lanes.get(&hold.lane)).and_then(|lane| lane.suspects.clone());
         // Caught up only with other lanes, or with the end of what is half read: there may be more.
         let more = !place.is_whole() || until.is_some() || before.part != Part::Nothing;
         let reaches = place.noted();

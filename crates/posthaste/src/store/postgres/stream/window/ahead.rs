@@ -13,8 +13,10 @@ use tokio::time::Instant;
 
 use super::super::super::Statements;
 use super::page::{Answer, Question};
+use super::place::{Part, Place};
+use crate::store::stream::{Hold, Row};
 
-/// How long it may lie: operators may have discarded some of it since.
+/// How long it may lie, however long it took: operators may have discarded some of it since.
 const STALE: Duration = Duration::from_secs(1);
 
 /// A reader's connection.
@@ -37,8 +39,7 @@ impl Link {
 /// A page that is asked for before its turn. Who drops it drops the connection.
 pub(super) struct Asked {
     question: Question,
-    at: Instant,
-    task: JoinSet<(PgConnection, sqlx::Result<Answer>)>,
+    task: JoinSet<(PgConnection, sqlx::Result<Answer>, Instant)>,
 }
 
 impl Asked {
@@ -47,16 +48,16 @@ impl Asked {
         let asked = question.clone();
         task.spawn(async move {
             let answer = statements.window.page.ask(&mut connection, &asked).await;
-            (connection, answer)
+            (connection, answer, Instant::now())
         });
-        Self { question, at: Instant::now(), task }
+        Self { question, task }
     }
 
     /// Waits for the answer; the connection is free again.
     pub(super) async fn answered(mut self) -> sqlx::Result<(PgConnection, sqlx::Result<Ahead>)> {
         match self.task.join_next().await {
-            Some(Ok((connection, answer))) => {
-                let ahead = |answer| Ahead { question: self.question, answer, at: self.at };
+            Some(Ok((connection, answer, at))) => {
+                let ahead = |answer| Ahead { question: self.question, answer, at };
                 Ok((connection, answer.map(ahead)))
             }
             Some(Err(_)) | None => Err(sqlx::Error::WorkerCrashed),
@@ -66,8 +67,9 @@ impl Asked {
 
 /// A page that was read before its turn.
 pub(super) struct Ahead {
-    pub(super) question: Question,
-    pub(super) answer: Answer,
+    question: Question,
+    answer: Answer,
+    /// When all of it was there.
     at: Instant,
 }
 
@@ -75,5 +77,40 @@ impl Ahead {
     /// Whether it is what this asks for, though perhaps of another length.
     pub(super) fn is_for(&self, question: &Question) -> bool {
         question.is_answered_by(&self.question) && self.at.elapsed() < STALE
+    }
+
+    /// The question that was answered, and the answer. What is beyond the limit is a page of its own.
+    pub(super) fn up_to(self, limit: u32) -> (Question, Answer) {
+        let Self { mut question, mut answer, at } = self;
+        if answer.rows.len() > limit as usize {
+            let rows = answer.rows.split_off(limit as usize);
+            let left = question.limit.saturating_sub(limit);
+            answer.rest = Some(Rest { holds: question.holds.clone(), rows, limit: left, at });
+            question.limit = limit;
+        }
+        (question, answer)
+    }
+}
+
+/// What is left of a page that was read before its turn.
+pub(super) struct Rest {
+    holds: Vec<Hold>,
+    rows: Vec<Row>,
+    limit: u32,
+    at: Instant,
+}
+
+impl Rest {
+    /// It as a page that follows this place, which is within the same window.
+    pub(super) fn after(self, place: &Arc<Place>) -> Option<Ahead> {
+        let Part::Window { target, .. } = &place.part else { return None };
+        let question = Question {
+            holds: self.holds,
+            place: Arc::clone(place),
+            until: Some(target.clone()),
+            limit: self.limit,
+            top: false,
+        };
+        Some(Ahead { question, answer: Answer { rows: self.rows, ..Answer::default() }, at: self.at })
     }
 }

@@ -12,6 +12,7 @@ use super::super::super::columns::{Types, decode};
 use super::super::lanes;
 use super::super::snapshot::Snapshot;
 use super::WindowReader;
+use super::ahead::Rest;
 use super::place::{Part, Place};
 use crate::error::Result;
 use crate::store::statement::Statement;
@@ -24,7 +25,7 @@ const EXPECTED: u32 = 1000;
 /// The columns of a page, in the order of [`decode`] and [`read_row`]. What is as it mostly is, is left out: to send a value
 /// and to read it takes longer than to compare it. A row may have been written after the statement began, and be shown: by the
 /// time of the beginning it would be taken for delayed, and lose its place.
-const COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, nullif(namespace, 'default') AS namespace, tenant_id,
+const COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, nullif(namespace::text COLLATE \"C\", 'default') AS namespace, tenant_id,
                    dedupe_key, content_type, headers, payload, payload_bytes, nullif(version, 1) AS version, occurred_at,
                    available_at, seq, created_at, lane, nullif(available_at > clock_timestamp(), false) AS delayed";
 
@@ -171,9 +172,11 @@ impl Question {
 pub(super) struct Answer {
     pub(super) rows: Vec<Row>,
     /// The server's snapshot, if nothing else bounds the page.
-    now: Option<String>,
+    pub(super) now: Option<String>,
     /// The highest `seq`, if it was asked for.
-    top: Option<i64>,
+    pub(super) top: Option<i64>,
+    /// What was read with it, and does not belong to it.
+    pub(super) rest: Option<Rest>,
 }
 
 impl Answer {
