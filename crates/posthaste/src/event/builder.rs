@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use compact_str::CompactString;
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use time::OffsetDateTime;
@@ -29,11 +30,11 @@ impl EventBuilder {
     pub(super) fn new(topic: String) -> Self {
         let event = Event {
             id: Uuid::nil(),
-            topic,
+            topic: topic.into(),
             event_type: None,
             aggregate_type: None,
             aggregate_id: None,
-            namespace: DEFAULT_NAMESPACE.to_owned(),
+            namespace: CompactString::const_new(DEFAULT_NAMESPACE),
             tenant_id: None,
             dedupe_key: None,
             payload: Payload::json(Bytes::new()),
@@ -64,32 +65,32 @@ impl EventBuilder {
 
     /// Another topic than the one it was started with.
     pub fn topic(mut self, topic: impl Into<String>) -> Self {
-        self.event.topic = topic.into();
+        self.event.topic = topic.into().into();
         self
     }
 
     /// What happened, where that differs from the topic.
     pub fn event_type(mut self, event_type: impl Into<String>) -> Self {
-        self.event.event_type = Some(event_type.into());
+        self.event.event_type = Some(event_type.into().into());
         self
     }
 
     /// What it happened to: the key for ordering and partitioning.
     pub fn aggregate(mut self, aggregate_type: impl Into<String>, aggregate_id: impl ToString) -> Self {
-        self.event.aggregate_type = Some(aggregate_type.into());
-        self.event.aggregate_id = Some(aggregate_id.to_string());
+        self.event.aggregate_type = Some(aggregate_type.into().into());
+        self.event.aggregate_id = Some(aggregate_id.to_string().into());
         self
     }
 
     /// The space in which topic and dedupe key are unique; `default` unless said.
     pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
-        self.event.namespace = namespace.into();
+        self.event.namespace = namespace.into().into();
         self
     }
 
     /// The tenant it belongs to.
     pub fn tenant(mut self, tenant_id: impl Into<String>) -> Self {
-        self.event.tenant_id = Some(tenant_id.into());
+        self.event.tenant_id = Some(tenant_id.into().into());
         self
     }
 
@@ -97,7 +98,7 @@ impl EventBuilder {
     ///
     /// Where a tenant is set too, it must begin with the tenant's id and `/`.
     pub fn dedupe_key(mut self, dedupe_key: impl Into<String>) -> Self {
-        self.event.dedupe_key = Some(dedupe_key.into());
+        self.event.dedupe_key = Some(dedupe_key.into().into());
         self
     }
 

@@ -13,6 +13,7 @@ mod typed;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use compact_str::CompactString;
 use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -35,14 +36,14 @@ pub type Headers = BTreeMap<String, String>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     pub(crate) id: Uuid,
-    pub(crate) topic: String,
+    pub(crate) topic: CompactString,
     /// `None` where it equals the topic.
-    pub(crate) event_type: Option<String>,
-    pub(crate) aggregate_type: Option<String>,
-    pub(crate) aggregate_id: Option<String>,
-    pub(crate) namespace: String,
-    pub(crate) tenant_id: Option<String>,
-    pub(crate) dedupe_key: Option<String>,
+    pub(crate) event_type: Option<CompactString>,
+    pub(crate) aggregate_type: Option<CompactString>,
+    pub(crate) aggregate_id: Option<CompactString>,
+    pub(crate) namespace: CompactString,
+    pub(crate) tenant_id: Option<CompactString>,
+    pub(crate) dedupe_key: Option<CompactString>,
     pub(crate) payload: Payload,
     pub(crate) headers: Headers,
     pub(crate) version: u32,

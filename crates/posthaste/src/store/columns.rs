@@ -1,5 +1,6 @@
 //! An event as the values of its columns, the same for every client library.
 
+use compact_str::CompactString;
 use time::OffsetDateTime;
 use time::format_description::BorrowedFormatItem;
 use time::macros::format_description;
@@ -124,15 +125,15 @@ fn headers_text(headers: &Headers) -> Option<String> {
 }
 
 /// What a row says of an event, on its way back.
-pub(crate) struct StoredColumns {
+pub(crate) struct StoredColumns<'r> {
     pub(crate) id: Uuid,
-    pub(crate) topic: String,
-    pub(crate) event_type: Option<String>,
-    pub(crate) aggregate_type: Option<String>,
-    pub(crate) aggregate_id: Option<String>,
-    pub(crate) namespace: String,
-    pub(crate) tenant_id: Option<String>,
-    pub(crate) dedupe_key: Option<String>,
+    pub(crate) topic: &'r str,
+    pub(crate) event_type: Option<&'r str>,
+    pub(crate) aggregate_type: Option<&'r str>,
+    pub(crate) aggregate_id: Option<&'r str>,
+    pub(crate) namespace: &'r str,
+    pub(crate) tenant_id: Option<&'r str>,
+    pub(crate) dedupe_key: Option<&'r str>,
     pub(crate) content_type: Option<String>,
     pub(crate) headers: Option<String>,
     pub(crate) payload: Option<Vec<u8>>,
@@ -142,7 +143,7 @@ pub(crate) struct StoredColumns {
     pub(crate) available_at: OffsetDateTime,
 }
 
-impl StoredColumns {
+impl StoredColumns<'_> {
     /// The event, or why it cannot be read.
     pub(crate) fn into_event(self) -> Result<Event, String> {
         let headers = match self.headers {
@@ -162,13 +163,13 @@ impl StoredColumns {
             u32::try_from(self.version).map_err(|_| format!("undecodable: version is {}", self.version))?;
         Ok(Event {
             id: self.id,
-            topic: self.topic,
-            event_type: self.event_type,
-            aggregate_type: self.aggregate_type,
-            aggregate_id: self.aggregate_id,
-            namespace: self.namespace,
-            tenant_id: self.tenant_id,
-            dedupe_key: self.dedupe_key,
+            topic: self.topic.into(),
+            event_type: self.event_type.map(CompactString::from),
+            aggregate_type: self.aggregate_type.map(CompactString::from),
+            aggregate_id: self.aggregate_id.map(CompactString::from),
+            namespace: self.namespace.into(),
+            tenant_id: self.tenant_id.map(CompactString::from),
+            dedupe_key: self.dedupe_key.map(CompactString::from),
             payload,
             headers,
             version,

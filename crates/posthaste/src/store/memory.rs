@@ -181,7 +181,7 @@ impl Rows {
             if row.attempts > 0 && row.attempts >= claim.attempts.of(&row.event.topic) {
                 let reason = exhausted(row.locked_by.is_some(), row.last_error.take());
                 row.end(Ending::Dead, Some(reason.clone()), now);
-                let (id, topic) = (row.event.id, row.event.topic.clone());
+                let (id, topic) = (row.event.id, row.event.topic.to_string());
                 batch.buried.push(Buried { id, sequence: row.sequence, topic, reason });
                 continue;
             }
