@@ -41,7 +41,7 @@ const SURELY: (u32, u32) = (3, 4);
 /// How long an owner's session is gone before its lanes are taken: longer than a live one takes to open another.
 const ABSENCE: Duration = Duration::from_secs(3);
 /// For how much of a lease the reader is asked at most how far it is.
-const ASKS: u32 = 5;
+const ASKS: u32 = 3;
 /// Where it takes longer than this to find out that there is nothing, whoever polls finds out: the one more rarely if it takes long.
 const DEAR: Duration = Duration::from_millis(100);
 /// How often to look whether lanes that are given up have nothing under way; nor is there a look more often when called.
@@ -113,8 +113,10 @@ pub(super) struct Keeper {
     settled: bool,
     /// When it last said that it lives.
     said: Instant,
-    /// Whether there was nothing to read then.
-    quiet: bool,
+    /// When it last tried to.
+    tried: Instant,
+    /// Whether there was something to read when that was last asked.
+    news: Option<bool>,
     /// Whether it took long to find out.
     dear: bool,
 }
@@ -130,7 +132,8 @@ impl Keeper {
             relays: Vec::new(),
             settled: false,
             said: Instant::now(),
-            quiet: false,
+            tried: Instant::now(),
+            news: None,
             dear: false,
         }
     }
@@ -142,7 +145,7 @@ impl Keeper {
             () = tokio::time::sleep(long) => {}
             // Somebody may have come or gone.
             () = self.engine.heard.notified(), if !self.is_alone() => {
-                return tokio::time::sleep_until(self.said + HURRIED.min(long)).await;
+                return tokio::time::sleep_until(self.tried + HURRIED.min(long)).await;
             }
         }
         let longest = self.engine.settings.lane_lease / PER_LEASE;
@@ -190,6 +193,7 @@ impl Keeper {
 
     async fn beat(&mut self) -> Result<()> {
         let lease = self.engine.settings.lane_lease;
+        self.tried = Instant::now();
         let seen = match self.settled && !self.dear {
             true => tokio::time::timeout(lease / ASKS, self.feed.seen()).await.unwrap_or(None),
             false => None,
@@ -227,13 +231,15 @@ impl Keeper {
 
     /// What is told beside the lanes: whether there is something to read, and whether the database knows this relay's session.
     fn heed(&mut self, council: &Council, asked: Instant) {
-        let was_quiet = std::mem::replace(&mut self.quiet, council.news == Some(false));
         self.dear = council.news.is_some() && asked.elapsed() >= DEAR;
-        if self.quiet {
-            self.engine.see_lull(asked);
-        } else if was_quiet && council.news == Some(true) {
-            self.engine.wake.notify_one();
+        self.engine.lull.set_quiet(council.news == Some(false));
+        match council.news {
+            Some(false) => self.engine.see_lull(asked),
+            // Else the claimer is at it already.
+            Some(true) if self.news != Some(true) => self.engine.wake.notify_one(),
+            _ => {}
         }
+        self.news = council.news.or(self.news);
         let me = self.feed.worker().as_str();
         let mut mine = council.lanes.iter().filter(|lane| lane.owner.as_deref() == Some(me)).peekable();
         match mine.peek().is_some() {
@@ -254,7 +260,9 @@ impl Keeper {
         let is_mine = |hold: &&Hold| {
             let mut lanes = council.lanes.iter();
             lanes.any(|lane| {
-                lane.lane == hold.lane && lane.fence == hold.fence && lane.owner.as_deref() == Some(me)
+                // One that is renewed is not free: this one was another's by the time it was to be.
+                let is_same = lane.lane == hold.lane && lane.fence == hold.fence;
+                is_same && lane.owner.as_deref() == Some(me) && !lane.free
             })
         };
         let lost: Vec<u16> = holds.iter().filter(|hold| !is_mine(hold)).map(|hold| hold.lane).collect();

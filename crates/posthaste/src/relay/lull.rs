@@ -1,7 +1,7 @@
 //! A lull: how long nobody has to ask whether there is something to claim, because somebody who looked at the table for another
 //! reason has just seen that there is not. The gauges and the relay's word that it lives cost no statement more that way.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,17 +11,33 @@ pub(super) struct Lull {
     /// When there was nothing, and until when that counts, in microseconds since it began; 0 if it was never so.
     seen: AtomicU64,
     until: AtomicU64,
+    /// Whether who last said that the relay lives was told so, too.
+    quiet: AtomicBool,
 }
 
 impl Lull {
     pub(super) fn new() -> Self {
-        Self { began: Instant::now(), seen: AtomicU64::new(0), until: AtomicU64::new(0) }
+        Self {
+            began: Instant::now(),
+            seen: AtomicU64::new(0),
+            until: AtomicU64::new(0),
+            quiet: AtomicBool::new(false),
+        }
     }
 
     /// Who asked at this moment was told that there is nothing; nobody else has to ask for so long.
     pub(super) fn see(&self, asked: Instant, long: Duration) {
         self.seen.fetch_max(self.stamp(asked), Ordering::Relaxed);
         self.until.fetch_max(self.stamp(asked + long), Ordering::Relaxed);
+    }
+
+    /// Whether who said that the relay lives was told that there is nothing, and that nothing is to be looked after.
+    pub(super) fn set_quiet(&self, quiet: bool) {
+        self.quiet.store(quiet, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed)
     }
 
     /// When it was last seen, if ever.

@@ -79,7 +79,8 @@ fn tell(engine: &Engine, asked: Instant, survey: Survey) {
         Some(false) => engine.presence.doubt(),
         None => {}
     }
-    if survey.stats.oldest_age.is_none() {
+    // A stream's claimer has more to look after than what can be counted.
+    if survey.stats.oldest_age.is_none() && (!engine.is_stream() || engine.lull.is_quiet()) {
         engine.see_lull(asked);
     }
     let leases = survey.stats.processing;

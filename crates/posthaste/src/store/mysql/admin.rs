@@ -8,8 +8,9 @@ use sqlx::{MySql, QueryBuilder, Row};
 use time::PrimitiveDateTime;
 use uuid::Uuid;
 
+use super::columns::{EVENT_COLUMNS, decode};
 use super::look::Look;
-use super::{EVENT_COLUMNS, begin, decode, stored_time};
+use super::{begin, stored_time};
 use crate::store::filter::{FILTER_COLUMNS, like_pattern};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;

@@ -4,6 +4,7 @@
 mod activity;
 mod admin;
 mod arrivals;
+mod columns;
 pub(crate) mod errors;
 mod health;
 pub(crate) mod inbox;
@@ -21,12 +22,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions, MySqlRow};
-use sqlx::{ConnectOptions, Connection, Executor, MySql, Row, Transaction};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
+use sqlx::{ConnectOptions, Connection, Executor, MySql, Transaction};
 use time::{OffsetDateTime, PrimitiveDateTime};
 use uuid::Uuid;
 
-use super::columns::{StoredColumns, undecodable};
 use super::errors::{in_time, of_queue, too_slow};
 use super::insert::insert;
 use super::migrate::Role;
@@ -43,10 +43,6 @@ use crate::error::Result;
 use crate::event::Event;
 
 use look::Look;
-
-/// The columns an event is read from, in the order of [`decode`].
-pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
-     content_type, headers, payload, payload_bytes, version, occurred_at, available_at";
 
 const ROLLBACK: &str = "ROLLBACK";
 
@@ -503,36 +499,6 @@ async fn roll_back(connection: &mut MySqlConnection) -> sqlx::Result<bool> {
 /// Where these options lead, for people.
 fn place(options: &MySqlConnectOptions) -> String {
     format!("MySQL at {}:{}", options.get_host(), options.get_port())
-}
-
-/// The event of a row that begins with [`EVENT_COLUMNS`], or why it cannot be read.
-fn decode(row: &MySqlRow) -> Result<Event, String> {
-    fn column<'r, T: sqlx::Decode<'r, MySql> + sqlx::Type<MySql>>(
-        row: &'r MySqlRow,
-        at: usize,
-        name: &str,
-    ) -> Result<T, String> {
-        row.try_get(at).map_err(|error| undecodable(name, error))
-    }
-    let time = |at, name| Ok::<_, String>(column::<PrimitiveDateTime>(row, at, name)?.assume_utc());
-    StoredColumns {
-        id: column(row, 0, "id")?,
-        topic: column(row, 1, "topic")?,
-        event_type: column(row, 2, "event_type")?,
-        aggregate_type: column(row, 3, "aggregate_type")?,
-        aggregate_id: column(row, 4, "aggregate_id")?,
-        namespace: column(row, 5, "namespace")?,
-        tenant_id: column(row, 6, "tenant_id")?,
-        dedupe_key: column(row, 7, "dedupe_key")?,
-        content_type: column(row, 8, "content_type")?,
-        headers: column(row, 9, "headers")?,
-        payload: column::<Option<String>>(row, 10, "payload")?.map(String::into_bytes),
-        payload_bytes: column(row, 11, "payload_bytes")?,
-        version: column(row, 12, "version")?,
-        occurred_at: time(13, "occurred_at")?,
-        available_at: time(14, "available_at")?,
-    }
-    .into_event()
 }
 
 /// A time as it is stored: in UTC, without a zone.

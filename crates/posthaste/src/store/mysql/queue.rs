@@ -10,7 +10,8 @@ use sqlx::mysql::{MySqlConnection, MySqlPool, MySqlRow};
 use time::PrimitiveDateTime;
 use uuid::Uuid;
 
-use super::{EVENT_COLUMNS, begin, decode, stored_time};
+use super::columns::{EVENT_COLUMNS, decode};
+use super::{begin, stored_time};
 use crate::store::claim::exhausted;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;

@@ -48,8 +48,7 @@ pub(super) fn decode(row: &PgRow, types: Types) -> Result<Event, String> {
         event_type: column(row, types, 2, "event_type")?,
         aggregate_type: column(row, types, 3, "aggregate_type")?,
         aggregate_id: column(row, types, 4, "aggregate_id")?,
-        namespace: column::<Option<_>>(row, types, 5, "namespace")?
-            .unwrap_or(DEFAULT_NAMESPACE),
+        namespace: column::<Option<_>>(row, types, 5, "namespace")?.unwrap_or(DEFAULT_NAMESPACE),
         tenant_id: column(row, types, 6, "tenant_id")?,
         dedupe_key: column(row, types, 7, "dedupe_key")?,
         content_type: column(row, types, 8, "content_type")?,

@@ -6,8 +6,9 @@ use sqlx::sqlite::{SqlitePool, SqliteRow};
 use sqlx::{QueryBuilder, Row, Sqlite};
 use uuid::Uuid;
 
+use super::columns::{EVENT_COLUMNS, decode};
 use super::look::Look;
-use super::{EVENT_COLUMNS, decode, stored_time, time_of};
+use super::{stored_time, time_of};
 use crate::store::filter::{FILTER_COLUMNS, glob_pattern};
 use crate::store::migrate::SQLITE_NOW as NOW;
 use crate::store::settlement::micros;

@@ -3,6 +3,7 @@
 mod activity;
 mod admin;
 mod arrivals;
+mod columns;
 pub(crate) mod errors;
 mod health;
 pub(crate) mod inbox;
@@ -20,12 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteRow};
-use sqlx::{ConnectOptions, Connection, Row, Sqlite, Transaction};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
+use sqlx::{ConnectOptions, Connection, Sqlite, Transaction};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::columns::{StoredColumns, undecodable};
 use super::errors::{in_time, of_queue, too_slow};
 use super::insert::insert;
 use super::migrate::Role;
@@ -42,10 +42,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::event::Event;
 
 use look::Look;
-
-/// The columns an event is read from, in the order of [`decode`].
-pub(super) const EVENT_COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key, \
-     content_type, headers, payload, payload_bytes, version, occurred_at, available_at";
 
 /// An outbox table in an SQLite file.
 #[derive(Debug, Clone)]
@@ -461,37 +457,6 @@ impl Store for SqliteStore {
     async fn close(&self) {
         self.pool.close().await;
     }
-}
-
-/// The event of a row that begins with [`EVENT_COLUMNS`], or why it cannot be read.
-fn decode(row: &SqliteRow) -> Result<Event, String> {
-    fn column<'r, T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>>(
-        row: &'r SqliteRow,
-        at: usize,
-        name: &str,
-    ) -> Result<T, String> {
-        row.try_get(at).map_err(|error| undecodable(name, error))
-    }
-    let id: &str = column(row, 0, "id")?;
-    let time = |at, name| time_of(column(row, at, name)?).map_err(|error| undecodable(name, error));
-    StoredColumns {
-        id: Uuid::try_parse(id).map_err(|error| undecodable("id", error))?,
-        topic: column(row, 1, "topic")?,
-        event_type: column(row, 2, "event_type")?,
-        aggregate_type: column(row, 3, "aggregate_type")?,
-        aggregate_id: column(row, 4, "aggregate_id")?,
-        namespace: column(row, 5, "namespace")?,
-        tenant_id: column(row, 6, "tenant_id")?,
-        dedupe_key: column(row, 7, "dedupe_key")?,
-        content_type: column(row, 8, "content_type")?,
-        headers: column(row, 9, "headers")?,
-        payload: column::<Option<String>>(row, 10, "payload")?.map(String::into_bytes),
-        payload_bytes: column(row, 11, "payload_bytes")?,
-        version: column(row, 12, "version")?,
-        occurred_at: time(13, "occurred_at")?,
-        available_at: time(14, "available_at")?,
-    }
-    .into_event()
 }
 
 /// A stored time: microseconds since 1970.

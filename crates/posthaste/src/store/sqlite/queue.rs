@@ -8,7 +8,8 @@ use sqlx::sqlite::{SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, Row};
 use uuid::Uuid;
 
-use super::{EVENT_COLUMNS, decode, stored_time, time_of};
+use super::columns::{EVENT_COLUMNS, decode};
+use super::{stored_time, time_of};
 use crate::store::claim::{BEFORE_IT, EXHAUSTED};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;

@@ -11,8 +11,9 @@ use sqlx::{MySql, QueryBuilder, Row};
 use time::PrimitiveDateTime;
 use uuid::Uuid;
 
+use super::super::columns::{EVENT_COLUMNS, decode};
 use super::super::look::Look;
-use super::super::{EVENT_COLUMNS, begin, decode, stored_time};
+use super::super::{begin, stored_time};
 use super::MySqlStream;
 use super::park::{NOT_PARKED, come_up};
 use crate::store::filter::like_pattern;

@@ -7,7 +7,7 @@ use sqlx::Row as _;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use uuid::Uuid;
 
-use super::super::{EVENT_COLUMNS, decode};
+use super::super::columns::{EVENT_COLUMNS, decode};
 use super::mark::{finish, row_ids};
 use super::own::held;
 use super::{Hurried, MySqlStream, time};

@@ -8,7 +8,7 @@ use serde_json::json;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{Executor, Row as _};
 
-use super::super::{EVENT_COLUMNS, decode};
+use super::super::columns::{EVENT_COLUMNS, decode};
 use super::mark::{finish, row_ids};
 use super::own::held;
 use super::park::NOT_PARKED;

@@ -30,7 +30,8 @@ SELECT o.namespace, o.aggregate_type, o.aggregate_id, p.lane, p.id, p.topic, coa
 // The places are read once: they are few, and the rows are many. What no lane's snapshots show is pending without being compared
 // with each of them, and what lies above everything parked is not looked up there. Rows that ended late, below the floor, come
 // last where they are found by a range of transactions, which is as long as the backlog: where that alone is more than is looked
-// at, nobody goes there. Lane and state are one number, so that rows are grouped by one. The bounds that say nothing, and the
+// at, nobody goes there. What came from another cluster and was read there or since, whatever its transactions, lies before where
+// the lanes have begun. Lane and state are one number, so that rows are grouped by one. The bounds that say nothing, and the
 // limits that the planner does not know, let it think of the indexes alone.
 const STATE: &str = "
 WITH l AS MATERIALIZED (
@@ -39,12 +40,13 @@ WITH l AS MATERIALIZED (
     SELECT CASE WHEN recover IS NOT NULL THEN after_seq
                 WHEN target IS NOT NULL THEN greatest(base_seq, after_seq)
                 ELSE greatest(base_seq, anchor_seq) END AS floor,
+           CASE WHEN recover IS NULL THEN anchor_seq ELSE after_seq END AS begun,
            CASE WHEN target IS NOT NULL AND after_seq >= base_seq THEN target ELSE base END AS snapshot, anchor_seq,
            greatest(pg_snapshot_xmax(base)::text::bigint, pg_snapshot_xmax(target)::text::bigint,
                     pg_snapshot_xmax(noted)::text::bigint) AS latest
       FROM l
 ), place AS MATERIALIZED (
-    SELECT coalesce(min(floor), 0) AS floor, coalesce(min(pg_snapshot_xmax(snapshot)::text::bigint), 0)::text::xid8 AS next,
+    SELECT coalesce(min(floor), 0) AS floor, coalesce(min(begun), 0) AS begun, coalesce(min(pg_snapshot_xmax(snapshot)::text::bigint), 0)::text::xid8 AS next,
            coalesce(max(latest), 0)::text::xid8 AS latest, coalesce(max(anchor_seq), 0) AS anchor
       FROM seen
 ), last AS MATERIALIZED (
@@ -54,7 +56,7 @@ WITH l AS MATERIALIZED (
        FROM (SELECT DISTINCT running FROM seen, LATERAL pg_snapshot_xip(snapshot) AS running) AS x
       CROSS JOIN LATERAL (
             SELECT o.lane, o.seq, o.xid, o.created_at, o.available_at FROM {table} AS o
-             WHERE o.xid = x.running AND o.seq BETWEEN -9223372036854775807 AND (SELECT floor FROM place) AND {unparked}
+             WHERE o.xid = x.running AND o.seq BETWEEN 1 + (SELECT begun FROM place) AND (SELECT floor FROM place) AND {unparked}
              ORDER BY o.seq LIMIT (SELECT $1 + 1)) AS r)
     UNION ALL
     (SELECT o.lane, o.seq, o.xid, o.created_at, o.available_at FROM {table} AS o
@@ -63,7 +65,7 @@ WITH l AS MATERIALIZED (
     UNION ALL
     (SELECT o.lane, o.seq, o.xid, o.created_at, o.available_at FROM {table} AS o
       WHERE o.xid BETWEEN (SELECT next FROM place) AND '9223372036854775807'::xid8
-        AND o.seq BETWEEN -9223372036854775807 AND (SELECT floor FROM place) AND {unparked}
+        AND o.seq BETWEEN 1 + (SELECT begun FROM place) AND (SELECT floor FROM place) AND {unparked}
       ORDER BY o.seq + 0 LIMIT (SELECT $1 + 1))
 ), told AS (
     SELECT s.told, count(*) AS n, min(s.created_at) AS oldest, min(s.available_at) AS due

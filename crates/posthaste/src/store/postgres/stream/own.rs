@@ -26,7 +26,7 @@ WITH me AS (
 ), locked AS (
     SELECT l.lane FROM {lanes_table} AS l
       JOIN unnest($4::smallint[], $5::bigint[]) AS h(lane, fence) ON h.lane = l.lane AND h.fence = l.fence
-     WHERE coalesce(l.leased_until, '-infinity') < now() + ($2 * 3 / 4) * interval '1 microsecond' OR l.present <> $3
+     WHERE {due}
      ORDER BY l.lane FOR UPDATE OF l
 ), renewed AS (
     UPDATE {lanes_table} AS l
@@ -35,7 +35,9 @@ WITH me AS (
 ), lanes AS (
     SELECT l.lane, l.fence, l.owner,
            l.owner IS NULL
-               OR (l.leased_until IS NULL OR l.leased_until <= now()) AND l.lane NOT IN (SELECT lane FROM locked) AS free,
+               OR (l.leased_until IS NULL OR l.leased_until <= now() OR {due} AND (l.lane, l.fence) IN (
+                       SELECT * FROM unnest($4::smallint[], $5::bigint[])))
+                  AND l.lane NOT IN (SELECT lane FROM locked) AS free,
            coalesce(l.present AND hashtext(l.owner || '~')::oid NOT IN (
                SELECT objid FROM pg_locks
                 WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = $6::oid
@@ -59,6 +61,9 @@ SELECT array_agg(lane ORDER BY lane), array_agg(fence ORDER BY lane), array_agg(
                                  WHERE p.lane = h.lane AND p.due <= now() AND p.claimed IS NULL AND p.suspect
                                  ORDER BY p.attempts LIMIT 1)) AS due) END
   FROM lanes";
+
+// Whether a lane of this relay is to be renewed. One that is and is not locked is somebody else's by now.
+const DUE: &str = "(coalesce(l.leased_until, '-infinity') < now() + ($2 * 3 / 4) * interval '1 microsecond' OR l.present <> $3)";
 
 // $1 lanes, $2 absent owners, $3 relay, $4 lease, $5 whether its session is known. A fence is a time where the one before allows:
 // a standby that is promoted without having heard of the last owners does not give out their fences again.
@@ -122,7 +127,7 @@ impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| super::statement(table, sql);
         Self {
-            beat: statement(BEAT).with("{run}", RUN),
+            beat: statement(BEAT).with("{run}", RUN).with("{due}", DUE),
             take: statement(TAKE),
             suspect: statement(SUSPECT),
             unnote: statement(UNNOTE),

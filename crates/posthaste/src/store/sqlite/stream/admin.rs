@@ -10,8 +10,9 @@ use sqlx::{QueryBuilder, Row, Sqlite};
 use uuid::Uuid;
 
 use super::super::admin::{self, text_id};
+use super::super::columns::{EVENT_COLUMNS, decode};
 use super::super::look::Look;
-use super::super::{EVENT_COLUMNS, decode, stored_time, time_of};
+use super::super::{stored_time, time_of};
 use super::park::come_up;
 use super::{SqliteStream, begin, id};
 use crate::store::filter::glob_pattern;

@@ -6,7 +6,8 @@ use serde_json::json;
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::super::{EVENT_COLUMNS, decode, time_of};
+use super::super::columns::{EVENT_COLUMNS, decode};
+use super::super::time_of;
 use super::own::held;
 use super::{SqliteStream, begin, id, row_ids};
 use crate::store::statement::Statement;

@@ -7,7 +7,8 @@ use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use uuid::Uuid;
 
-use super::super::{EVENT_COLUMNS, decode, time_of};
+use super::super::columns::{EVENT_COLUMNS, decode};
+use super::super::time_of;
 use super::own::held;
 use super::{SqliteStream, begin, id, row_ids};
 use crate::store::statement::Statement;
