@@ -231,10 +231,13 @@ impl Keeper {
 
     /// What is told beside the lanes: whether there is something to read, and whether the database knows this relay's session.
     fn heed(&mut self, council: &Council, asked: Instant) {
-        self.dear = council.news.is_some() && asked.elapsed() >= DEAR;
+        let was_dear = std::mem::replace(&mut self.dear, council.news.is_some() && asked.elapsed() >= DEAR);
+        let was_quiet = self.engine.lull.is_quiet();
         self.engine.lull.set_quiet(council.news == Some(false));
         match council.news {
             Some(false) => self.engine.see_lull(asked),
+            // It could not be asked: there is something to be looked after, and nobody else says so.
+            None if was_quiet && !was_dear => self.engine.wake.notify_one(),
             // Else the claimer is at it already.
             Some(true) if self.news != Some(true) => self.engine.wake.notify_one(),
             _ => {}

@@ -12,7 +12,7 @@ use crate::store::{TableName, WorkerId};
 
 // $1 relay, $2 lease, $3 whether its session is known, $4 and $5 what it holds, $6 the class of presence, $7 to $9 how far it
 // has read, $10 whether something of it may be parked. Nothing is written before a quarter of the lease is over. What is answered is what was there before that, but for
-// lanes that are renewed; the lanes are read before the locks.
+// lanes that are renewed; the lanes are read before the locks. One that was due and could not be locked is somebody else's by now.
 //
 // News are looked for by the index on transactions, whatever the planner thinks of them; and are taken for granted in another run of
 // the server than the one that was read, or where more transactions were seen than there are: their numbers are given out anew.
@@ -23,10 +23,12 @@ WITH me AS (
      WHERE r.until < now() + ($2 * 3 / 4) * interval '1 microsecond'
 ), gone AS (
     DELETE FROM {relays_table} WHERE until < now() - interval '1 minute' AND relay <> $1
-), locked AS (
-    SELECT l.lane FROM {lanes_table} AS l
+), due AS MATERIALIZED (
+    SELECT l.lane, l.fence FROM {lanes_table} AS l
       JOIN unnest($4::smallint[], $5::bigint[]) AS h(lane, fence) ON h.lane = l.lane AND h.fence = l.fence
-     WHERE {due}
+     WHERE coalesce(l.leased_until, '-infinity') < now() + ($2 * 3 / 4) * interval '1 microsecond' OR l.present <> $3
+), locked AS (
+    SELECT l.lane FROM {lanes_table} AS l JOIN due ON due.lane = l.lane AND due.fence = l.fence
      ORDER BY l.lane FOR UPDATE OF l
 ), renewed AS (
     UPDATE {lanes_table} AS l
@@ -35,8 +37,7 @@ WITH me AS (
 ), lanes AS (
     SELECT l.lane, l.fence, l.owner,
            l.owner IS NULL
-               OR (l.leased_until IS NULL OR l.leased_until <= now() OR {due} AND (l.lane, l.fence) IN (
-                       SELECT * FROM unnest($4::smallint[], $5::bigint[])))
+               OR (l.leased_until IS NULL OR l.leased_until <= now() OR l.lane IN (SELECT lane FROM due))
                   AND l.lane NOT IN (SELECT lane FROM locked) AS free,
            coalesce(l.present AND hashtext(l.owner || '~')::oid NOT IN (
                SELECT objid FROM pg_locks
@@ -61,9 +62,6 @@ SELECT array_agg(lane ORDER BY lane), array_agg(fence ORDER BY lane), array_agg(
                                  WHERE p.lane = h.lane AND p.due <= now() AND p.claimed IS NULL AND p.suspect
                                  ORDER BY p.attempts LIMIT 1)) AS due) END
   FROM lanes";
-
-// Whether a lane of this relay is to be renewed. One that is and is not locked is somebody else's by now.
-const DUE: &str = "(coalesce(l.leased_until, '-infinity') < now() + ($2 * 3 / 4) * interval '1 microsecond' OR l.present <> $3)";
 
 // $1 lanes, $2 absent owners, $3 relay, $4 lease, $5 whether its session is known. A fence is a time where the one before allows:
 // a standby that is promoted without having heard of the last owners does not give out their fences again.
@@ -127,7 +125,7 @@ impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| super::statement(table, sql);
         Self {
-            beat: statement(BEAT).with("{run}", RUN).with("{due}", DUE),
+            beat: statement(BEAT).with("{run}", RUN),
             take: statement(TAKE),
             suspect: statement(SUSPECT),
             unnote: statement(UNNOTE),

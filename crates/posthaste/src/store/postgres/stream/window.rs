@@ -352,10 +352,12 @@ impl Reader for WindowReader {
         let level = holds.len() == self.lanes.len() && until.is_none() && place.part == Part::Nothing;
         let settled = self.pages.is_empty() && self.lanes.values().all(|lane| lane.suspects.is_none());
         let run = self.lanes.values().map(|lane| lane.run).max()?;
-        // While nobody reads, nobody writes down how far lanes are in which nothing happens.
-        let is_written = self.refreshed.elapsed() < REFRESH
-            || self.lanes.values().all(|lane| lane.written.is_at(&lane.done));
-        if !level || !settled || !is_written || !self.lost.is_empty() {
+        if !level || !settled || !self.lost.is_empty() {
+            return None;
+        }
+        // Nobody reads for as long as this is answered.
+        self.refresh().await.ok()?;
+        if !self.lost.is_empty() {
             return None;
         }
         // What it remembers is worth as much as its connection. That is not asked for anything for as long as nothing is to be read.
