@@ -4,7 +4,12 @@ use std::io::{self, IsTerminal, Write};
 
 /// Whether this is a terminal on which something can be drawn again in place.
 pub(crate) fn can_move(out: &impl IsTerminal) -> bool {
-    out.is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+    out.is_terminal() && !is_dumb()
+}
+
+/// Whether the terminal says that it can do nothing but show text.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
 /// What was drawn last.

@@ -9,6 +9,8 @@ use anstream::{AutoStream, ColorChoice};
 use comfy_table::Color;
 use posthaste::store::Status;
 
+use crate::screen;
+
 /// What `--color` says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Colour {
@@ -22,12 +24,18 @@ impl Colour {
     /// From now on so.
     pub(crate) fn choose(self) {
         match self {
+            // The library would use them on a dumb terminal in continuous integration.
+            Self::Auto if screen::is_dumb() && !is_forced() => ColorChoice::Never,
             Self::Auto => ColorChoice::Auto,
             Self::Always => ColorChoice::Always,
             Self::Never => ColorChoice::Never,
         }
         .write_global();
     }
+}
+
+fn is_forced() -> bool {
+    std::env::var_os("CLICOLOR_FORCE").is_some_and(|force| force != "0")
 }
 
 /// Whether the answer has colours.

@@ -3,7 +3,7 @@
 //! Rows of the contract: OP1.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -150,6 +150,26 @@ fn op1_a_watched_status_is_a_line_for_each_look() {
     }
     interrupt(&child);
     answer(child).exits(0);
+}
+
+#[test]
+fn op1_a_watched_status_ends_with_ctrl_c_from_its_first_line_on() {
+    let db = Db::with_table(Kind::Sqlite, "queue");
+    for _ in 0..10 {
+        // As a shell starts what runs in the background: Ctrl-C is ignored by whoever does not ask for it.
+        let watch = db.command(["status", "--watch", "60", "--json"]);
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "trap '' INT; exec \"$@\"", "sh"])
+            .arg(watch.get_program())
+            .args(watch.get_args());
+        command.current_dir(watch.get_current_dir().unwrap());
+        command.envs(watch.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        interrupt(&child);
+        answer(child).exits(0);
+    }
 }
 
 #[test]

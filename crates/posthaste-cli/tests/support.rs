@@ -92,6 +92,7 @@ impl Dir {
         }
         add(&mut command, arguments);
         command
+            .env_remove("CI")
             .env_remove("NO_COLOR")
             .env_remove("CLICOLOR")
             .env_remove("CLICOLOR_FORCE")

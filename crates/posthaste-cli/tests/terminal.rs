@@ -56,7 +56,8 @@ fn op1_colours_are_used_where_they_are_wanted() {
     };
     assert!(seen(&[], &[]) && !piped(&[], &[]));
     assert!(!seen(&[], &[("NO_COLOR", "1")]));
-    assert!(!seen(&[], &[("TERM", "dumb")]));
+    assert!(!seen(&[], &[("TERM", "dumb")]) && !seen(&[], &[("TERM", "dumb"), ("CI", "true")]));
+    assert!(seen(&[], &[("TERM", "dumb"), ("CLICOLOR_FORCE", "1")]));
     assert!(piped(&[], &[("CLICOLOR_FORCE", "1")]));
     assert!(!seen(&["--color", "never"], &[]) && !seen(&["--color", "never"], &[("CLICOLOR_FORCE", "1")]));
     assert!(piped(&["--color", "always"], &[]) && seen(&["--color", "always"], &[("NO_COLOR", "1")]));

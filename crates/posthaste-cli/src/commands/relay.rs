@@ -45,7 +45,7 @@ pub(crate) async fn run(place: &Place, args: &RelayArgs) -> Result<Exit, Failure
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    let mut signals = signals()?;
+    let mut signals = Signals::new()?;
     voice.say(header(&config, &settings));
     let daemon = Daemon::new(settings);
     // Before the database is reached, so that whoever asks can be told what it waits for.
@@ -79,13 +79,6 @@ pub(crate) async fn run(place: &Place, args: &RelayArgs) -> Result<Exit, Failure
     voice.say(format_args!("{why}: draining; Ctrl-C leaves at once"));
     drain(&daemon, server, &mut signals, voice).await;
     ended.map(|_| Exit::Ok)
-}
-
-/// The signals from now on.
-pub(super) fn signals() -> Result<Signals, Failure> {
-    Signals::new().map_err(|error| {
-        Failure::new(Exit::Failed, format!("cannot wait for signals ({error}); stop it by force"))
-    })
 }
 
 /// Stops the daemon and says what was left, unless somebody cannot wait.

@@ -4,7 +4,6 @@
 //! fast events are delivered where no row says so, and relays of a queue that have nothing to do.
 
 use std::io::{self, Write};
-use std::pin::pin;
 use std::time::Duration;
 
 use posthaste::admin::TableStatus;
@@ -12,6 +11,7 @@ use posthaste::store::{Count, Mode};
 use posthaste::{Admin, ErrorKind};
 
 use crate::args::StatusOf;
+use crate::daemon::signals::Signals;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::screen::{self, Screen};
@@ -39,7 +39,7 @@ pub(super) async fn run(targets: &[Target], asked: &StatusOf, out: &mut impl Wri
         }
         return Ok(Exit::Ok);
     };
-    let mut enough = pin!(tokio::signal::ctrl_c());
+    let mut enough = Signals::new()?;
     let mut shown = Screen::default();
     let mut look: posthaste::Result<_> = Ok(first);
     loop {
@@ -70,7 +70,7 @@ pub(super) async fn run(targets: &[Target], asked: &StatusOf, out: &mut impl Wri
                 tokio::time::sleep(pause).await;
                 look_at(&admins).await
             } => look,
-            _ = &mut enough => return Ok(Exit::Ok),
+            _ = enough.next() => return Ok(Exit::Ok),
         };
     }
 }

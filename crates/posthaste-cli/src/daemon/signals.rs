@@ -1,6 +1,10 @@
-//! Who may stop the daemon: Ctrl-C at its terminal, and SIGTERM from whatever runs it.
+//! Who may stop what runs until somebody stops it: Ctrl-C at its terminal, and SIGTERM from whatever runs it.
+//!
+//! They are listened to from the moment [`Signals`] is made, also where they were ignored by whoever started this (as a
+//! shell does with what it starts in the background).
 
-use std::io;
+use crate::exit::Exit;
+use crate::failure::Failure;
 
 /// A wish to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,9 +45,14 @@ pub(crate) struct Signals {
 
 #[cfg(unix)]
 impl Signals {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> Result<Self, Failure> {
         use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        let listen = |kind| {
+            signal(kind).map_err(|error| {
+                Failure::new(Exit::Failed, format!("cannot wait for signals ({error}); stop it by force"))
+            })
+        };
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
     /// Waits for the next one.
@@ -61,7 +70,7 @@ pub(crate) struct Signals;
 
 #[cfg(not(unix))]
 impl Signals {
-    pub(crate) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> Result<Self, Failure> {
         Ok(Self)
     }
 

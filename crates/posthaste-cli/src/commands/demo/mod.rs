@@ -27,6 +27,7 @@ use crate::args::Place;
 use crate::config::settings::Settings;
 use crate::config::{Config, mistake};
 use crate::daemon::log::Voice;
+use crate::daemon::signals::Signals;
 use crate::daemon::{Daemon, Opened};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -80,7 +81,7 @@ pub(crate) async fn run(place: &Place, args: &DemoArgs) -> Result<Exit, Failure>
         "off".clone_into(&mut logged.level);
     }
     let voice = Voice::start(&logged);
-    let mut signals = super::relay::signals()?;
+    let mut signals = Signals::new()?;
 
     let customers = Arc::new(Customers::default());
     let sinks: BTreeMap<String, Arc<dyn Sink>> =
