@@ -1,10 +1,9 @@
 //! `cargo xtask bench`: builds the benchmarks, which are a workspace of their own, and tells them where the programs
 //! of the servers are, which account they run as, and where their data may be.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 
+use crate::cargo;
 use crate::engine::Engine;
 use crate::home::Home;
 use crate::layout::Layout;
@@ -15,7 +14,7 @@ use crate::postgres::Postgres;
 pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     let here = layout.root.join("crates/posthaste-bench");
     let target = layout.target.join("bench");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = cargo::command();
     command.args(["run", "--quiet", "--release", "--locked", "--manifest-path"]).arg(here.join("Cargo.toml"));
     command.arg("--target-dir").arg(target).arg("--").args(arguments);
     for engine in [&Postgres as &dyn Engine, &MariaDb] {

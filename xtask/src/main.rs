@@ -13,6 +13,7 @@
 mod account;
 mod args;
 mod bench;
+mod cargo;
 mod compose;
 mod engine;
 mod envfile;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::envfile::EnvFile;
 use crate::layout::Layout;
-use crate::{examples, program};
+use crate::{cargo, examples, program};
 
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,8 +124,8 @@ impl<'a> Run<'a> {
 
     /// A cargo command in the workspace, with the URLs of the servers in its environment.
     pub(crate) fn command(&self, arguments: &str) -> Command {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let mut command = self.program(cargo);
+        let mut command = cargo::command();
+        self.surround(&mut command);
         command.args(arguments.split_whitespace());
         command
     }
@@ -133,8 +133,12 @@ impl<'a> Run<'a> {
     /// Any program in the workspace, with the same environment.
     pub(crate) fn program(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.envs(self.env.iter()).env("PATH", &self.path).current_dir(&self.layout.root);
+        self.surround(&mut command);
         command
+    }
+
+    fn surround(&self, command: &mut Command) {
+        command.envs(self.env.iter()).env("PATH", &self.path).current_dir(&self.layout.root);
     }
 
     /// Runs a cargo command.
