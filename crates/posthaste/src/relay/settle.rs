@@ -1,7 +1,8 @@
 //! The settler: gathers how events ended and writes it in one statement.
 //!
 //! It waits a moment for more to write, so that slow trickles do not cost a statement each; while one statement
-//! is under way the next fills up. A settlement that finds its lease lost changes nothing: that is counted and
+//! is under way the next fills up, and what makes room for a claim does not wait. A settlement that finds its lease
+//! lost changes nothing: that is counted and
 //! logged, and is no failure. If the database is gone it tries again until it is back; the events' slots stay
 //! taken meanwhile, so that nothing piles up, and nothing is claimed before it has caught up. A row that the database
 //! refuses to change, or that another transaction holds, keeps nobody else's from being settled.
@@ -55,21 +56,26 @@ impl Settler {
 
     /// What was left over, and what has ended since; `None` when nothing is left and nothing more comes.
     async fn gather(&mut self, mut batch: Vec<Ended>) -> Option<Vec<Ended>> {
-        let until = match batch.is_empty() {
+        let (until, enough) = match batch.is_empty() {
             true => {
                 batch = self.ended.recv().await?;
-                Instant::now() + LINGER
+                // Half of what is claimed at once makes room for a claim.
+                (Instant::now() + LINGER, MOST.min(self.engine.settings.batch.div_ceil(2)))
             }
-            false => Instant::now() + BUSY,
+            false => (Instant::now() + BUSY, MOST),
         };
         while batch.len() < MOST {
-            match tokio::time::timeout_at(until, self.ended.recv()).await {
-                Ok(Some(more)) => batch.extend(more),
-                Ok(None) => {
+            let more = match batch.len() < enough {
+                true => tokio::time::timeout_at(until, self.ended.recv()).await.ok(),
+                false => self.ended.try_recv().ok().map(Some),
+            };
+            match more {
+                Some(Some(more)) => batch.extend(more),
+                Some(None) => {
                     tokio::time::sleep_until(until).await;
                     break;
                 }
-                Err(_) => break,
+                None => break,
             }
         }
         Some(batch)

@@ -13,10 +13,14 @@ use super::columns::{EVENT_COLUMNS, Types, decode};
 use crate::store::claim::{BEFORE_IT, EXHAUSTED};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
-use crate::store::{Buried, Claim, Claimed, ClaimedBatch, Dialect, Keep, Lease, Mark, Settlement, TableName};
+use crate::store::{
+    Buried, Claim, Claimed, ClaimedBatch, Dialect, Keep, Lease, Mark, Settlement, TableName, Verdict,
+};
 
 // $1 holder, $2 lease, $3 limit, $4 attempt limit, $5 attempt limits by topic, $6 why a spent row is dead that left no error,
 // $7 and $8 the mark, then the topics. The planner does not know the limit: see decision 22. A row is spent when it has no attempt left; the first attempt always is.
+// A row is named by where it is, which spares a look into the index for each. One that changes between the statement's
+// snapshot and its lock is somewhere else by then, and is left to the next claim.
 const CLAIM: &str = "
 UPDATE {table} AS o
    SET attempts     = CASE WHEN {spent} THEN o.attempts ELSE o.attempts + 1 END,
@@ -27,8 +31,8 @@ UPDATE {table} AS o
        last_error   = CASE WHEN NOT {spent} THEN o.last_error
                            WHEN o.locked_by IS NULL THEN coalesce(o.last_error, $6)
                            ELSE $6 || coalesce('{before_it}' || o.last_error, '') END
- WHERE id = ANY (ARRAY (
-       SELECT id FROM {table}
+ WHERE ctid = ANY (ARRAY (
+       SELECT ctid FROM {table}
         WHERE outcome IS NULL
           AND available_at <= now()
           AND (locked_until IS NULL OR locked_until <= now())
@@ -66,20 +70,45 @@ UPDATE {table} AS o
  WHERE o.id = l.id AND o.locked_by = l.holder AND o.attempts = l.attempt AND o.outcome IS NULL AND {unsynced}
 RETURNING o.id";
 
+// What settles answers in one row with the ids of what was written, or with null if that is all: a row for each would cost
+// both sides more than the rest of the answer.
+const WRITTEN: &str = "CASE WHEN count(*) < cardinality($1) THEN coalesce(array_agg(id), '{}') END";
+
+// What most batches are: delivered, of one claim. $2 holder, $3 attempt.
+const DELIVERED: &str = "
+WITH settled AS (
+    UPDATE {table}
+       SET outcome = 'delivered', settled_at = now(), last_error = NULL, locked_by = NULL, locked_until = NULL
+     WHERE id = ANY ($1::uuid[]) AND locked_by = $2 AND attempts = $3 AND outcome IS NULL AND {unsynced}
+    RETURNING id
+)
+SELECT {written} FROM settled";
+
+const DELIVERED_DELETING: &str = "
+WITH settled AS (
+    DELETE FROM {table}
+     WHERE id = ANY ($1::uuid[]) AND locked_by = $2 AND attempts = $3 AND outcome IS NULL AND {unsynced}
+    RETURNING id
+)
+SELECT {written} FROM settled";
+
 // Verdicts: 0 delivered, 1 retry, 2 dead, 3 released.
 const SETTLE: &str = "
-UPDATE {table} AS o
-   SET outcome      = CASE s.verdict WHEN 0 THEN 'delivered' WHEN 2 THEN 'dead' END,
-       settled_at   = CASE WHEN s.verdict IN (0, 2) THEN now() END,
-       available_at = CASE WHEN s.delay IS NULL THEN o.available_at ELSE now() + s.delay * interval '1 microsecond' END,
-       attempts     = CASE s.verdict WHEN 3 THEN o.attempts - 1 ELSE o.attempts END,
-       last_error   = CASE s.verdict WHEN 0 THEN NULL WHEN 3 THEN o.last_error ELSE s.error END,
-       locked_by    = NULL,
-       locked_until = NULL
-  FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[])
-    AS s(id, holder, attempt, verdict, delay, error)
- WHERE o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL AND {unsynced}
-RETURNING o.id";
+WITH settled AS (
+    UPDATE {table} AS o
+       SET outcome      = CASE s.verdict WHEN 0 THEN 'delivered' WHEN 2 THEN 'dead' END,
+           settled_at   = CASE WHEN s.verdict IN (0, 2) THEN now() END,
+           available_at = CASE WHEN s.delay IS NULL THEN o.available_at ELSE now() + s.delay * interval '1 microsecond' END,
+           attempts     = CASE s.verdict WHEN 3 THEN o.attempts - 1 ELSE o.attempts END,
+           last_error   = CASE s.verdict WHEN 0 THEN NULL WHEN 3 THEN o.last_error ELSE s.error END,
+           locked_by    = NULL,
+           locked_until = NULL
+      FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[])
+        AS s(id, holder, attempt, verdict, delay, error)
+     WHERE o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL AND {unsynced}
+    RETURNING o.id
+)
+SELECT {written} FROM settled";
 
 const SETTLE_DELETING: &str = "
 WITH s AS (
@@ -104,7 +133,7 @@ WITH s AS (
      WHERE s.verdict <> 0 AND o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL
     RETURNING o.id
 )
-SELECT id FROM deleted UNION ALL SELECT id FROM updated";
+SELECT {written} FROM (SELECT id FROM deleted UNION ALL SELECT id FROM updated) AS settled";
 
 /// The claims of all topics, of some, and of all but some.
 #[derive(Debug)]
@@ -120,6 +149,8 @@ pub(super) struct Statements {
     claim_after: Claims,
     bury: Statement,
     extend: Statement,
+    delivered: Statement,
+    delivered_deleting: Statement,
     settle: Statement,
     settle_deleting: Statement,
 }
@@ -127,6 +158,7 @@ pub(super) struct Statements {
 impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::Postgres, table, sql).with("{unsynced}", UNSYNCED);
+        let settling = |sql| statement(sql).with("{written}", WRITTEN);
         let claim = |after, topics| {
             statement(CLAIM)
                 .with("{spent}", SPENT)
@@ -144,8 +176,10 @@ impl Statements {
             },
             bury: statement(BURY),
             extend: statement(EXTEND),
-            settle: statement(SETTLE),
-            settle_deleting: statement(SETTLE_DELETING),
+            delivered: settling(DELIVERED),
+            delivered_deleting: settling(DELIVERED_DELETING),
+            settle: settling(SETTLE),
+            settle_deleting: settling(SETTLE_DELETING),
         }
     }
 }
@@ -242,24 +276,40 @@ pub(super) async fn extend(
         .await
 }
 
-/// Writes any mix of verdicts in one statement.
+/// Writes any mix of verdicts in one statement; answers with the ids of what was written.
 pub(super) async fn settle(
     pool: &PgPool,
     statements: &Statements,
     settlements: &[&Settlement],
     keep: Keep,
 ) -> sqlx::Result<Vec<Uuid>> {
-    let statement = match keep {
-        Keep::Delivered => &statements.settle,
-        Keep::Nothing => &statements.settle_deleting,
+    let Statements { delivered, delivered_deleting, settle, settle_deleting, .. } = statements;
+    let (delivered, settle) = match keep {
+        Keep::Delivered => (delivered, settle),
+        Keep::Nothing => (delivered_deleting, settle_deleting),
     };
-    sqlx::query_scalar(statement.sql())
-        .bind(settlements.iter().map(|s| s.lease.id).collect::<Vec<_>>())
-        .bind(settlements.iter().map(|s| &*s.lease.holder).collect::<Vec<_>>())
-        .bind(settlements.iter().map(|s| s.lease.attempt as i32).collect::<Vec<_>>())
-        .bind(settlements.iter().map(|s| s.verdict.code()).collect::<Vec<_>>())
-        .bind(settlements.iter().map(|s| s.verdict.delay()).collect::<Vec<_>>())
-        .bind(settlements.iter().map(|s| s.verdict.error()).collect::<Vec<_>>())
-        .fetch_all(pool)
-        .await
+    let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.id).collect();
+    let written = match delivered_of_one_claim(settlements) {
+        Some(lease) => {
+            sqlx::query_scalar(delivered.sql()).bind(&ids).bind(&*lease.holder).bind(lease.attempt as i32)
+        }
+        None => sqlx::query_scalar(settle.sql())
+            .bind(&ids)
+            .bind(settlements.iter().map(|s| &*s.lease.holder).collect::<Vec<_>>())
+            .bind(settlements.iter().map(|s| s.lease.attempt as i32).collect::<Vec<_>>())
+            .bind(settlements.iter().map(|s| s.verdict.code()).collect::<Vec<_>>())
+            .bind(settlements.iter().map(|s| s.verdict.delay()).collect::<Vec<_>>())
+            .bind(settlements.iter().map(|s| s.verdict.error()).collect::<Vec<_>>()),
+    };
+    let written: Option<Vec<Uuid>> = written.fetch_one(pool).await?;
+    Ok(written.unwrap_or(ids))
+}
+
+/// The lease of all these, but for their ids, if all are delivered.
+fn delivered_of_one_claim<'a>(settlements: &[&'a Settlement]) -> Option<&'a Lease> {
+    let first = &settlements.first()?.lease;
+    let alike = |s: &&Settlement| {
+        s.verdict == Verdict::Delivered && s.lease.attempt == first.attempt && s.lease.holder == first.holder
+    };
+    settlements.iter().all(alike).then_some(first)
 }
