@@ -83,13 +83,14 @@ async fn run(arguments: Arguments) -> Result<()> {
         figures: Vec::new(),
         left_out: contender::LEFT_OUT.iter().map(|(name, why)| format!("{name}: {why}")).collect(),
     };
-    let mut bench = Bench { server, contenders, quick: arguments.quick, runs, report };
+    let quick = arguments.quick;
+    let mut bench = Bench { server, contenders, quick, runs, report, failed: Vec::new() };
     let all = Scenario::value_variants();
     let scenarios = if arguments.scenarios.is_empty() { all } else { &arguments.scenarios };
     for scenario in scenarios {
         scenario.run(&mut bench).await.with_context(|| scenario.title())?;
     }
-    let report = bench.report;
+    let Bench { report, failed, .. } = bench;
     let text = report::text(&report, &names);
     println!("{text}");
     if let Some(file) = &arguments.json {
@@ -103,6 +104,10 @@ async fn run(arguments: Arguments) -> Result<()> {
             let file = directory.join(file);
             std::fs::write(&file, chart).with_context(|| format!("cannot write {}", file.display()))?;
         }
+    }
+    // A peer that fails is left out, and that is all that can be done about it here.
+    if !failed.is_empty() {
+        bail!("not everything of posthaste and its limits could be measured: {}", failed.join("; "));
     }
     Ok(())
 }

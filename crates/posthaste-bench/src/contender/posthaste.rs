@@ -88,7 +88,8 @@ impl Contender for Posthaste {
 
     fn takes_part(&self, scenario: Scenario) -> bool {
         match scenario {
-            Scenario::Enqueue => self.link != Link::Polled && !self.deletes,
+            // Of a queue also without telling a relay: `enqueue` and nothing else.
+            Scenario::Enqueue => !self.deletes,
             Scenario::Steady => self.link != Link::Polled,
             Scenario::Latency => !self.deletes,
             // Who has told the relay makes no difference to a backlog.

@@ -49,9 +49,12 @@ impl Figure {
 
     /// How much better this is than another: 2 is twice as good, whichever way is better.
     pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
+        let (mine, theirs) = (self.median(), other.median());
         match self.better {
-            Better::More => self.median() / other.median(),
-            Better::Less => other.median() / self.median(),
+            // Nothing at all is as good as nothing at all.
+            _ if mine == theirs => 1.0,
+            Better::More => mine / theirs,
+            Better::Less => theirs / mine,
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::contender::Contender;
+use crate::contender::{Class, Contender};
 use crate::report::{Measured, Report};
 use crate::server::{Database, Postgres};
 
@@ -89,6 +89,8 @@ pub(crate) struct Bench {
     pub(crate) quick: bool,
     pub(crate) runs: usize,
     pub(crate) report: Report,
+    /// What could not be measured though it is this project's own.
+    pub(crate) failed: Vec<String>,
 }
 
 impl Bench {
@@ -126,6 +128,9 @@ impl Bench {
                 let name = self.contenders[contender].name();
                 let line = format!("{name}, {}: {error:#}", scenario.title());
                 progress(&line);
+                if self.contenders[contender].class() != Class::Peer && !self.failed.contains(&line) {
+                    self.failed.push(line.clone());
+                }
                 if !self.report.left_out.contains(&line) {
                     self.report.left_out.push(line);
                 }

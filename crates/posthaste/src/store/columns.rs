@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::BirthLease;
 use super::settlement::micros;
-use crate::event::{Available, Event, Headers, Payload};
+use crate::event::{Available, DEFAULT_NAMESPACE, Event, Headers, Payload};
 
 /// How a time is given to a database as text: UTC, without a zone.
 const TIME: &[BorrowedFormatItem<'static>] =
@@ -66,6 +66,20 @@ impl<'a> Columns<'a> {
             delay,
             lease: None,
         }
+    }
+
+    /// Whether it has nothing but its id, topic, type, aggregate, tenant, headers and a payload of JSON: in all other
+    /// columns it has what the table has for one that names none, as most events do.
+    pub(crate) fn is_plain(&self) -> bool {
+        let Self { namespace, dedupe_key, content_type, payload_bytes, version, .. } = self;
+        let is_of_now = self.occurred_at.is_none() && self.available_at.is_none() && self.delay == 0;
+        let is_usual = *namespace == DEFAULT_NAMESPACE && *version == 1;
+        is_of_now
+            && is_usual
+            && self.lease.is_none()
+            && dedupe_key.is_none()
+            && content_type.is_none()
+            && payload_bytes.is_none()
     }
 
     /// How often its delivery has been begun: a lease is an attempt.

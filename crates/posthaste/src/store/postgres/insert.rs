@@ -5,7 +5,7 @@
 //! the first statement, but would also lock it against the relay until the producer commits.
 
 use sqlx::Row;
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgArguments, PgConnection, Postgres};
 use uuid::Uuid;
 
 use super::errors;
@@ -35,6 +35,22 @@ SELECT id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id
               $9::text[], $10::text[], $11::text[], $12::bytea[], $13::int[], $14::text[], $15::text[], $16::bigint[]{lease_arrays})
     AS e(id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key,
          content_type, headers, payload, payload_bytes, version, occurred_at, available_at, delay{lease_names})
+ON CONFLICT DO NOTHING
+RETURNING id, seq";
+
+// What most events are: see `Columns::is_plain`. The other columns have their defaults; a value less for each saves both
+// sides a tenth of the statement.
+const PLAIN_ONE: &str = "
+INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers, payload)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json)
+ON CONFLICT DO NOTHING
+RETURNING id, seq";
+
+const PLAIN_MANY: &str = "
+INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers, payload)
+SELECT id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers::json, payload::json
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
+    AS e(id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers, payload)
 ON CONFLICT DO NOTHING
 RETURNING id, seq";
 
@@ -77,6 +93,8 @@ pub(crate) struct Statements {
     pub(crate) table: TableName,
     pub(crate) one: Statement,
     pub(crate) many: Statement,
+    plain_one: Statement,
+    plain_many: Statement,
     one_leased: Statement,
     many_leased: Statement,
     pub(crate) first: Statement,
@@ -93,6 +111,8 @@ impl Statements {
             table: table.clone(),
             one: plain(ONE),
             many: plain(MANY),
+            plain_one: statement(PLAIN_ONE),
+            plain_many: statement(PLAIN_MANY),
             one_leased: leased(ONE),
             many_leased: leased(MANY),
             first: statement(FIRST),
@@ -114,28 +134,7 @@ impl Insert for Client<'_> {
     }
 
     async fn insert_one(&mut self, event: &Columns<'_>) -> Result<Vec<Named>> {
-        let Statements { one, one_leased, .. } = self.statements;
-        let mut query = sqlx::query(if event.lease.is_some() { one_leased } else { one }.sql())
-            .bind(event.id)
-            .bind(event.topic)
-            .bind(event.event_type)
-            .bind(event.aggregate_type)
-            .bind(event.aggregate_id)
-            .bind(event.namespace)
-            .bind(event.tenant_id)
-            .bind(event.dedupe_key)
-            .bind(event.content_type)
-            .bind(event.headers.as_deref())
-            .bind(event.payload)
-            .bind(event.payload_bytes)
-            .bind(event.version)
-            .bind(event.occurred_at.map(time_text))
-            .bind(event.available_at.map(time_text))
-            .bind(event.delay);
-        if event.lease.is_some() {
-            query = query.bind(event.attempts()).bind(event.locked_by()).bind(event.lease_length());
-        }
-        let row = query
+        let row = one(self.statements, event)
             .fetch_optional(&mut *self.connection)
             .await
             .map_err(|error| errors::classify(error, &self.statements.table))?;
@@ -143,32 +142,7 @@ impl Insert for Client<'_> {
     }
 
     async fn insert_many(&mut self, events: &[Columns<'_>]) -> Result<Vec<Named>> {
-        let Statements { many, many_leased, .. } = self.statements;
-        let leased = events.iter().any(|e| e.lease.is_some());
-        let mut query = sqlx::query(if leased { many_leased } else { many }.sql())
-            .bind(events.iter().map(|e| e.id).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.topic).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.event_type).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.aggregate_type).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.aggregate_id).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.namespace).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.tenant_id).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.dedupe_key).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.content_type).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.headers.as_deref()).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.payload).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.payload_bytes).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.version).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.occurred_at.map(time_text)).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.available_at.map(time_text)).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.delay).collect::<Vec<_>>());
-        if leased {
-            query = query
-                .bind(events.iter().map(Columns::attempts).collect::<Vec<_>>())
-                .bind(events.iter().map(Columns::locked_by).collect::<Vec<_>>())
-                .bind(events.iter().map(Columns::lease_length).collect::<Vec<_>>());
-        }
-        let rows = query
+        let rows = many(self.statements, events)
             .fetch_all(&mut *self.connection)
             .await
             .map_err(|error| errors::classify(error, &self.statements.table))?;
@@ -220,6 +194,84 @@ impl Client<'_> {
     pub(crate) async fn probe(&mut self) -> Result<()> {
         let probed = sqlx::query(PROBE).execute(&mut *self.connection).await;
         probed.map(drop).map_err(|error| errors::classify(error, &self.statements.table))
+    }
+}
+
+type Query<'q> = sqlx::query::Query<'q, Postgres, PgArguments>;
+
+fn one<'q>(statements: &Statements, event: &'q Columns<'_>) -> Query<'q> {
+    let Statements { one, one_leased, plain_one, .. } = statements;
+    if event.is_plain() {
+        return sqlx::query(plain_one.sql())
+            .bind(event.id)
+            .bind(event.topic)
+            .bind(event.event_type)
+            .bind(event.aggregate_type)
+            .bind(event.aggregate_id)
+            .bind(event.tenant_id)
+            .bind(event.headers.as_deref())
+            .bind(event.payload);
+    }
+    let query = sqlx::query(if event.lease.is_some() { one_leased } else { one }.sql())
+        .bind(event.id)
+        .bind(event.topic)
+        .bind(event.event_type)
+        .bind(event.aggregate_type)
+        .bind(event.aggregate_id)
+        .bind(event.namespace)
+        .bind(event.tenant_id)
+        .bind(event.dedupe_key)
+        .bind(event.content_type)
+        .bind(event.headers.as_deref())
+        .bind(event.payload)
+        .bind(event.payload_bytes)
+        .bind(event.version)
+        .bind(event.occurred_at.map(time_text))
+        .bind(event.available_at.map(time_text))
+        .bind(event.delay);
+    match event.lease {
+        Some(_) => query.bind(event.attempts()).bind(event.locked_by()).bind(event.lease_length()),
+        None => query,
+    }
+}
+
+fn many<'q>(statements: &Statements, events: &'q [Columns<'_>]) -> Query<'q> {
+    let Statements { many, many_leased, plain_many, .. } = statements;
+    if events.iter().all(Columns::is_plain) {
+        return sqlx::query(plain_many.sql())
+            .bind(events.iter().map(|e| e.id).collect::<Vec<_>>())
+            .bind(events.iter().map(|e| e.topic).collect::<Vec<_>>())
+            .bind(events.iter().map(|e| e.event_type).collect::<Vec<_>>())
+            .bind(events.iter().map(|e| e.aggregate_type).collect::<Vec<_>>())
+            .bind(events.iter().map(|e| e.aggregate_id).collect::<Vec<_>>())
+            .bind(events.iter().map(|e| e.tenant_id).collect::<Vec<_>>())
+            .bind(events.iter().map(|e| e.headers.as_deref()).collect::<Vec<_>>())
+            .bind(events.iter().map(|e| e.payload).collect::<Vec<_>>());
+    }
+    let leased = events.iter().any(|e| e.lease.is_some());
+    let query = sqlx::query(if leased { many_leased } else { many }.sql())
+        .bind(events.iter().map(|e| e.id).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.topic).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.event_type).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.aggregate_type).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.aggregate_id).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.namespace).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.tenant_id).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.dedupe_key).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.content_type).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.headers.as_deref()).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.payload).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.payload_bytes).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.version).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.occurred_at.map(time_text)).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.available_at.map(time_text)).collect::<Vec<_>>())
+        .bind(events.iter().map(|e| e.delay).collect::<Vec<_>>());
+    match leased {
+        true => query
+            .bind(events.iter().map(Columns::attempts).collect::<Vec<_>>())
+            .bind(events.iter().map(Columns::locked_by).collect::<Vec<_>>())
+            .bind(events.iter().map(Columns::lease_length).collect::<Vec<_>>()),
+        false => query,
     }
 }
 
