@@ -5,6 +5,7 @@
 
 use std::io;
 
+use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use comfy_table::Color;
 use posthaste::store::Status;
@@ -40,7 +41,12 @@ fn is_forced() -> bool {
 
 /// Whether the answer has colours.
 pub(crate) fn is_coloured() -> bool {
-    AutoStream::choice(&io::stdout()) != ColorChoice::Never
+    is_coloured_on(&io::stdout())
+}
+
+/// Whether what is written there has colours.
+pub(crate) fn is_coloured_on(stream: &impl RawStream) -> bool {
+    AutoStream::choice(stream) != ColorChoice::Never
 }
 
 /// What a word says of the state of things.

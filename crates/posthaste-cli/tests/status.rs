@@ -164,10 +164,17 @@ fn op1_a_watched_status_ends_with_ctrl_c_from_its_first_line_on() {
             .arg(watch.get_program())
             .args(watch.get_args());
         command.current_dir(watch.get_current_dir().unwrap());
-        command.envs(watch.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        for (name, value) in watch.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        lines.next().unwrap().unwrap();
         interrupt(&child);
+        assert!(lines.next().is_none(), "it looks again in a minute");
         answer(child).exits(0);
     }
 }

@@ -88,7 +88,7 @@ impl Contender for Posthaste {
 
     fn takes_part(&self, scenario: Scenario) -> bool {
         match scenario {
-            // Of a queue also without telling a relay: `enqueue` and nothing else.
+            // What is polled writes with `enqueue` and nothing else, and tells no relay.
             Scenario::Enqueue => !self.deletes,
             Scenario::Steady => self.link != Link::Polled,
             Scenario::Latency => !self.deletes,

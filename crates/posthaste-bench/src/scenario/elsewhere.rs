@@ -114,11 +114,12 @@ async fn drain(shop: &dyn Installed, events: u64, patience: Duration) -> Result<
     let seen = Seen::new(events);
     let before = meter::own_time()?;
     let running = shop.deliver(HOW, seen.clone()).await?;
-    seen.reaches(events, patience).await;
+    let drained = seen.reaches(events, patience).await;
     running.stop().await?;
     let client = meter::own_time()?.saturating_sub(before);
     ensure!(seen.unknown() == 0, "it delivered {} events that nobody wrote", seen.unknown());
     let (first, last, count) = seen.span().context("it delivered nothing")?;
+    ensure!(drained, "it delivered {count} of {events} events in {patience:?}");
     Ok(Measured {
         case: format!("drain, batches of {}, 1 worker", HOW.batch),
         unit: "events/s",

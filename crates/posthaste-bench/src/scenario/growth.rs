@@ -55,7 +55,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
 
 /// A database with so many delivered rows, and a backlog.
 async fn template(bench: &Bench, contender: usize, kept: u64, events: u64) -> Result<Database> {
-    let patience = bench.pick(LITTLE, PATIENCE);
+    let patience = bench.patience(contender, LITTLE, PATIENCE);
     let database = bench.server.create().await?;
     let installed = bench.contenders[contender].set_up(&database).await?;
     if kept > 0 {
@@ -85,7 +85,7 @@ async fn one(
 ) -> Result<Measured> {
     bench.server.checkpoint().await?;
     let database = bench.server.copy(template).await?;
-    let patience = bench.pick(LITTLE, Duration::from_secs(15));
+    let patience = bench.patience(contender, LITTLE, Duration::from_secs(15));
     let drained = drain::drain(bench.contenders[contender].as_ref(), &database, events, HOW, patience).await;
     bench.server.drop(database).await?;
     let (rate, _) = drained?;

@@ -27,7 +27,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
 async fn one(bench: &Bench, contender: usize, backlog: u64) -> Result<Measured> {
     let database = bench.filled(contender, backlog).await?;
     let relay = Relay::start(bench.contenders[contender].name(), &database, Some(backlog))?;
-    let bytes = relay.delivered(bench.pick(LITTLE, PATIENCE)).await;
+    let bytes = relay.delivered(bench.patience(contender, LITTLE, PATIENCE)).await;
     bench.server.drop(database).await?;
     Ok(Measured {
         case: format!("a backlog of {backlog}"),

@@ -110,6 +110,15 @@ impl Bench {
         order
     }
 
+    /// How long somebody's deliveries are waited for. A peer that is slow is not to make a quick run long; what is this
+    /// project's own has to come to an end, however slow the machine is.
+    pub(crate) fn patience(&self, contender: usize, quick: Duration, full: Duration) -> Duration {
+        match self.contenders[contender].class() {
+            Class::Peer => self.pick(quick, full),
+            Class::Posthaste | Class::Limit => full.max(PATIENCE),
+        }
+    }
+
     /// Takes down a value, or that there is none, and why.
     pub(crate) fn note(&mut self, scenario: Scenario, contender: usize, measured: Result<Measured>) {
         match measured {

@@ -29,7 +29,7 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
         for contender in bench.order(Scenario::Pinned, run) {
             let database = bench.server.create().await?;
             let contending = bench.contenders[contender].as_ref();
-            let patience = bench.pick(LITTLE, PATIENCE);
+            let patience = bench.patience(contender, LITTLE, PATIENCE);
             let measured = one(contending, &database, events, meanwhile, patience).await;
             bench.note(Scenario::Pinned, contender, measured);
             bench.server.drop(database).await?;

@@ -11,7 +11,7 @@ use posthaste::store::{Count, Mode};
 use posthaste::{Admin, ErrorKind};
 
 use crate::args::StatusOf;
-use crate::daemon::signals::Signals;
+use crate::daemon::signals::Interrupt;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::screen::{self, Screen};
@@ -39,7 +39,7 @@ pub(super) async fn run(targets: &[Target], asked: &StatusOf, out: &mut impl Wri
         }
         return Ok(Exit::Ok);
     };
-    let mut enough = Signals::new()?;
+    let mut enough = Interrupt::new()?;
     let mut shown = Screen::default();
     let mut look: posthaste::Result<_> = Ok(first);
     loop {
@@ -70,7 +70,7 @@ pub(super) async fn run(targets: &[Target], asked: &StatusOf, out: &mut impl Wri
                 tokio::time::sleep(pause).await;
                 look_at(&admins).await
             } => look,
-            _ = enough.next() => return Ok(Exit::Ok),
+            () = enough.next() => return Ok(Exit::Ok),
         };
     }
 }

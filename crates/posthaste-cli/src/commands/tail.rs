@@ -6,7 +6,7 @@ use posthaste::store::Record;
 use posthaste::{Admin, ErrorKind};
 
 use crate::args::TailOf;
-use crate::daemon::signals::Signals;
+use crate::daemon::signals::Interrupt;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::json::{self, EventJson};
@@ -20,14 +20,14 @@ pub(super) async fn run(target: &Target, asked: TailOf, out: &mut impl Write) ->
     let filter = asked.which.filter(now);
     let since = filter.since;
     let mut tail = admin.tail(filter, since).await?;
-    let mut enough = Signals::new()?;
+    let mut enough = Interrupt::new()?;
     // So that whoever waits for it knows from when on it looks.
     writeln!(io::stderr(), "following table {}; Ctrl-C ends it", target.table())?;
     let mut warned = false;
     loop {
         let looked = tokio::select! {
             looked = tail.look() => looked,
-            _ = enough.next() => return Ok(Exit::Ok),
+            () = enough.next() => return Ok(Exit::Ok),
         };
         let more = match looked {
             Ok(looked) => {
@@ -58,7 +58,7 @@ pub(super) async fn run(target: &Target, asked: TailOf, out: &mut impl Write) ->
         }
         tokio::select! {
             () = tokio::time::sleep(asked.every) => {}
-            _ = enough.next() => return Ok(Exit::Ok),
+            () = enough.next() => return Ok(Exit::Ok),
         }
     }
 }

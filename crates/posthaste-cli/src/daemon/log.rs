@@ -2,7 +2,7 @@
 //! since standard output may be a sink.
 
 use std::fmt::Display;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
@@ -10,6 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::settings::LogSettings;
+use crate::tone;
 
 /// Says things to people, or where programs read the log, to those.
 #[derive(Debug, Clone, Copy)]
@@ -28,8 +29,7 @@ impl Voice {
         let _ = if settings.json {
             registry.with(layer.json().flatten_event(true).with_filter(filter)).try_init()
         } else {
-            let colours =
-                io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+            let colours = tone::is_coloured_on(&io::stderr());
             registry.with(layer.with_ansi(colours).with_filter(filter)).try_init()
         };
         Self { json: settings.json, silent: false }

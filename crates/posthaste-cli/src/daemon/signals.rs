@@ -1,8 +1,12 @@
 //! Who may stop what runs until somebody stops it: Ctrl-C at its terminal, and SIGTERM from whatever runs it.
 //!
-//! They are listened to from the moment [`Signals`] is made, also where they were ignored by whoever started this (as a
-//! shell does with what it starts in the background).
+//! On Unix they are listened to from the moment [`Signals`] or [`Interrupt`] is made, also where they were ignored by whoever
+//! started this (as a shell does with what it starts in the background).
 
+#[cfg(unix)]
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+#[cfg(unix)]
 use crate::exit::Exit;
 use crate::failure::Failure;
 
@@ -36,22 +40,23 @@ impl Stop {
     }
 }
 
+#[cfg(unix)]
+fn listen(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| {
+        Failure::new(Exit::Failed, format!("cannot wait for signals ({error}); stop it by force"))
+    })
+}
+
 /// The signals from now on.
 #[cfg(unix)]
 pub(crate) struct Signals {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
+    interrupt: Signal,
+    terminate: Signal,
 }
 
 #[cfg(unix)]
 impl Signals {
     pub(crate) fn new() -> Result<Self, Failure> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Failure::new(Exit::Failed, format!("cannot wait for signals ({error}); stop it by force"))
-            })
-        };
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
@@ -80,5 +85,37 @@ impl Signals {
             std::future::pending::<()>().await;
         }
         Stop::Interrupt
+    }
+}
+
+/// Ctrl-C alone, from now on: for what only looks, and has nothing to finish when whatever runs it ends it.
+#[cfg(unix)]
+pub(crate) struct Interrupt(Signal);
+
+#[cfg(unix)]
+impl Interrupt {
+    pub(crate) fn new() -> Result<Self, Failure> {
+        listen(SignalKind::interrupt()).map(Self)
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) {
+        self.0.recv().await;
+    }
+}
+
+/// Ctrl-C alone, from now on: for what only looks, and has nothing to finish when whatever runs it ends it.
+#[cfg(not(unix))]
+pub(crate) struct Interrupt(Signals);
+
+#[cfg(not(unix))]
+impl Interrupt {
+    pub(crate) fn new() -> Result<Self, Failure> {
+        Signals::new().map(Self)
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) {
+        self.0.next().await;
     }
 }

@@ -1,6 +1,6 @@
 //! An event's values in the order the insert statements bind them, for client libraries other than sqlx.
 //!
-//! The statements are the same for every library; only how a value is handed over differs. The order is
+//! The statements are the same for every library (sqlx has shorter ones beside them); only how a value is handed over differs. The order is
 //! written down here, once, and each library says how it binds each kind of value.
 
 use std::borrow::Cow;

@@ -60,7 +60,7 @@ impl Settler {
             true => {
                 batch = self.ended.recv().await?;
                 // Half of what is claimed at once makes room for a claim.
-                (Instant::now() + LINGER, MOST.min(self.engine.settings.batch.div_ceil(2)))
+                (Instant::now() + LINGER, MOST.min(self.engine.claim_limit().div_ceil(2)))
             }
             false => (Instant::now() + BUSY, MOST),
         };
@@ -277,5 +277,38 @@ impl Engine {
         if let Some(pass) = &job.pass {
             pass.note(note);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::event::Event;
+    use crate::relay::Relay;
+    use crate::sink::{Delivery, Outcome, Sink};
+    use crate::store::{MemoryStore, Store};
+
+    struct Null;
+
+    #[async_trait::async_trait]
+    impl Sink for Null {
+        async fn publish(&self, batch: &[Delivery]) -> Vec<Outcome> {
+            vec![Outcome::Delivered; batch.len()]
+        }
+    }
+
+    /// The clock stands still but for what somebody waits for.
+    #[tokio::test(start_paused = true)]
+    async fn re4_small_batches_do_not_wait_for_more_than_makes_room_for_a_claim() {
+        const EVENTS: usize = 2000;
+        let store = Arc::new(MemoryStore::new());
+        let event = || Event::json("t", &0).unwrap().build().unwrap();
+        store.insert(&std::iter::repeat_with(event).take(EVENTS).collect::<Vec<_>>()).await.unwrap();
+        let relay = Relay::on(store as Arc<dyn Store>).batch(10).sink(Null).build().unwrap();
+        let began = Instant::now();
+        assert_eq!(relay.run_once().await.unwrap().delivered, EVENTS);
+        assert!(began.elapsed() < LINGER * 20, "{:?} for {EVENTS} in batches of 10", began.elapsed());
     }
 }

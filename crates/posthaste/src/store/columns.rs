@@ -68,8 +68,8 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Whether it has nothing but its id, topic, type, aggregate, tenant, headers and a payload of JSON: in all other
-    /// columns it has what the table has for one that names none, as most events do.
+    /// Whether it has nothing but its id, topic, type, aggregate, tenant, headers and a payload of JSON, as most events do: its
+    /// namespace is the default one, its version the first, and it is of now.
     pub(crate) fn is_plain(&self) -> bool {
         let Self { namespace, dedupe_key, content_type, payload_bytes, version, .. } = self;
         let is_of_now = self.occurred_at.is_none() && self.available_at.is_none() && self.delay == 0;
@@ -196,4 +196,36 @@ impl StoredColumns<'_> {
 /// Why a column could not be read, in the words that are stored.
 pub(crate) fn undecodable(column: &str, error: impl std::fmt::Display) -> String {
     format!("undecodable: column {column}: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::time::Duration;
+
+    use super::*;
+    use crate::event::EventBuilder;
+
+    #[test]
+    fn en1_an_event_is_plain_while_nothing_is_said_of_it_that_a_plain_insert_would_leave_out() {
+        let plain = || {
+            let event = Event::builder("order.placed").aggregate("order", 1).event_type("placed").tenant("t");
+            event.header("traceparent", "00-1").json(&1).unwrap()
+        };
+        let is_plain = |event: EventBuilder| Columns::of(&event.build().unwrap()).is_plain();
+        assert!(is_plain(plain()) && is_plain(plain().id(Uuid::now_v7())));
+        assert!(is_plain(plain().namespace(DEFAULT_NAMESPACE)) && is_plain(plain().version(1)));
+        assert!(!is_plain(plain().namespace("shop")));
+        assert!(!is_plain(plain().dedupe_key("t/once")));
+        let bytes = |content_type| Event::builder("order.placed").bytes(content_type, vec![b'1']);
+        assert!(!is_plain(bytes("application/octet-stream")) && !is_plain(bytes("application/json")));
+        assert!(!is_plain(plain().version(2)));
+        assert!(!is_plain(plain().occurred_at(OffsetDateTime::UNIX_EPOCH)));
+        assert!(!is_plain(plain().available_at(OffsetDateTime::UNIX_EPOCH)));
+        assert!(!is_plain(plain().delay(Duration::from_secs(1))));
+        let leased = plain().build().unwrap();
+        let lease = Some(BirthLease { holder: "w", length: Duration::from_secs(1) });
+        assert!(!Columns { lease, ..Columns::of(&leased) }.is_plain());
+    }
 }

@@ -2,10 +2,11 @@
 //! claims, extensions and settlements are single statements on arrays, none of which waits for the disk.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use sqlx::Row;
 use sqlx::postgres::{PgPool, PgRow};
+use sqlx::{AssertSqlSafe, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -19,8 +20,6 @@ use crate::store::{
 
 // $1 holder, $2 lease, $3 limit, $4 attempt limit, $5 attempt limits by topic, $6 why a spent row is dead that left no error,
 // $7 and $8 the mark, then the topics. The planner does not know the limit: see decision 22. A row is spent when it has no attempt left; the first attempt always is.
-// A row is named by where it is, which spares a look into the index for each. One that changes between the statement's
-// snapshot and its lock is somewhere else by then, and is left to the next claim.
 const CLAIM: &str = "
 UPDATE {table} AS o
    SET attempts     = CASE WHEN {spent} THEN o.attempts ELSE o.attempts + 1 END,
@@ -31,8 +30,8 @@ UPDATE {table} AS o
        last_error   = CASE WHEN NOT {spent} THEN o.last_error
                            WHEN o.locked_by IS NULL THEN coalesce(o.last_error, $6)
                            ELSE $6 || coalesce('{before_it}' || o.last_error, '') END
- WHERE ctid = ANY (ARRAY (
-       SELECT ctid FROM {table}
+ WHERE id = ANY (ARRAY (
+       SELECT id FROM {table}
         WHERE outcome IS NULL
           AND available_at <= now()
           AND (locked_until IS NULL OR locked_until <= now())
@@ -57,17 +56,19 @@ const EXCEPT: [&str; 2] = ["AND topic <> ALL ($7)", "AND topic <> ALL ($9)"];
 // it) and whatever else the connection commits waits as before.
 const UNSYNCED: &str = "(SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL";
 
+// Rows that are named by their ids are looked up by them. Said as `IS NULL`, it would let the planner read all that is open by the
+// index of claims, which it takes for next to nothing where the table was last analysed without any.
 const BURY: &str = "
 UPDATE {table} AS o
    SET outcome = 'dead', settled_at = now(), last_error = d.reason, locked_by = NULL, locked_until = NULL
   FROM unnest($2::uuid[], $3::text[]) AS d(id, reason)
- WHERE o.id = d.id AND o.locked_by = $1 AND o.outcome IS NULL AND {unsynced}";
+ WHERE o.id = d.id AND o.locked_by = $1 AND coalesce(o.outcome, '') = '' AND {unsynced}";
 
 const EXTEND: &str = "
 UPDATE {table} AS o
    SET locked_until = now() + $1 * interval '1 microsecond'
   FROM unnest($2::uuid[], $3::text[], $4::int[]) AS l(id, holder, attempt)
- WHERE o.id = l.id AND o.locked_by = l.holder AND o.attempts = l.attempt AND o.outcome IS NULL AND {unsynced}
+ WHERE o.id = l.id AND o.locked_by = l.holder AND o.attempts = l.attempt AND coalesce(o.outcome, '') = '' AND {unsynced}
 RETURNING o.id";
 
 // What settles answers in one row with the ids of what was written, or with null if that is all: a row for each would cost
@@ -79,7 +80,7 @@ const DELIVERED: &str = "
 WITH settled AS (
     UPDATE {table}
        SET outcome = 'delivered', settled_at = now(), last_error = NULL, locked_by = NULL, locked_until = NULL
-     WHERE id = ANY ($1::uuid[]) AND locked_by = $2 AND attempts = $3 AND outcome IS NULL AND {unsynced}
+     WHERE id = ANY ($1::uuid[]) AND locked_by = $2 AND attempts = $3 AND coalesce(outcome, '') = '' AND {unsynced}
     RETURNING id
 )
 SELECT {written} FROM settled";
@@ -87,7 +88,7 @@ SELECT {written} FROM settled";
 const DELIVERED_DELETING: &str = "
 WITH settled AS (
     DELETE FROM {table}
-     WHERE id = ANY ($1::uuid[]) AND locked_by = $2 AND attempts = $3 AND outcome IS NULL AND {unsynced}
+     WHERE id = ANY ($1::uuid[]) AND locked_by = $2 AND attempts = $3 AND coalesce(outcome, '') = '' AND {unsynced}
     RETURNING id
 )
 SELECT {written} FROM settled";
@@ -105,7 +106,7 @@ WITH settled AS (
            locked_until = NULL
       FROM unnest($1::uuid[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::text[])
         AS s(id, holder, attempt, verdict, delay, error)
-     WHERE o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL AND {unsynced}
+     WHERE o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND coalesce(o.outcome, '') = '' AND {unsynced}
     RETURNING o.id
 )
 SELECT {written} FROM settled";
@@ -118,7 +119,7 @@ WITH s AS (
 ), deleted AS (
     DELETE FROM {table} AS o
      USING s
-     WHERE s.verdict = 0 AND o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL
+     WHERE s.verdict = 0 AND o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND coalesce(o.outcome, '') = ''
     RETURNING o.id
 ), updated AS (
     UPDATE {table} AS o
@@ -130,7 +131,7 @@ WITH s AS (
            locked_by    = NULL,
            locked_until = NULL
       FROM s
-     WHERE s.verdict <> 0 AND o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND o.outcome IS NULL
+     WHERE s.verdict <> 0 AND o.id = s.id AND o.locked_by = s.holder AND o.attempts = s.attempt AND coalesce(o.outcome, '') = ''
     RETURNING o.id
 )
 SELECT {written} FROM (SELECT id FROM deleted UNION ALL SELECT id FROM updated) AS settled";
@@ -143,8 +144,46 @@ struct Claims {
     except: Statement,
 }
 
+/// Whether statements go by the plans that the server has kept of them. Those were perhaps made while the table was nearly empty
+/// and reading all of it was the quickest way; the server keeps them until somebody analyses the table. A statement that takes
+/// long has them planned anew for a while, each time, which costs a fraction of a millisecond.
+#[derive(Debug)]
+struct Plans {
+    began: Instant,
+    /// Until when they are planned anew, in milliseconds since it began.
+    anew_until: AtomicU64,
+}
+
+impl Plans {
+    /// Longer than a batch takes by the right plan, unless the machine is busy.
+    const LONG: Duration = Duration::from_millis(50);
+    /// Autovacuum looks every minute whether a table is to be analysed.
+    const WHILE: Duration = Duration::from_secs(120);
+
+    fn new() -> Self {
+        Self { began: Instant::now(), anew_until: AtomicU64::new(0) }
+    }
+
+    /// The text to send, and whether its plan is kept. What is not kept has another text: sqlx would find the one that is.
+    fn choose(&self, statement: &Statement) -> (AssertSqlSafe<Arc<str>>, bool) {
+        match self.began.elapsed().as_millis() >= u128::from(self.anew_until.load(Ordering::Relaxed)) {
+            true => (statement.sql(), true),
+            false => (AssertSqlSafe(format!("{} -- planned anew", statement.text()).into()), false),
+        }
+    }
+
+    /// What was asked at this moment has been answered.
+    fn note(&self, asked: Instant) {
+        if asked.elapsed() >= Self::LONG {
+            let until = (self.began.elapsed() + Self::WHILE).as_millis();
+            self.anew_until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Statements {
+    plans: Plans,
     claim: Claims,
     claim_after: Claims,
     bury: Statement,
@@ -168,6 +207,7 @@ impl Statements {
                 .with("{columns}", EVENT_COLUMNS)
         };
         Self {
+            plans: Plans::new(),
             claim: Claims { all: claim("", ""), only: claim("", ONLY[0]), except: claim("", EXCEPT[0]) },
             claim_after: Claims {
                 all: claim(AFTER, ""),
@@ -193,7 +233,9 @@ pub(super) async fn claim(
     let holder = claim.worker.next_holder();
     let Claims { all, only, except } =
         if claim.after.is_some() { &statements.claim_after } else { &statements.claim };
-    let mut query = sqlx::query(claim.topics.choose([all, only, except]).sql())
+    let (sql, kept) = statements.plans.choose(claim.topics.choose([all, only, except]));
+    let mut query = sqlx::query(sql)
+        .persistent(kept)
         .bind(&*holder)
         .bind(micros(claim.lease))
         .bind(i64::from(claim.limit))
@@ -206,7 +248,9 @@ pub(super) async fn claim(
     if let Some(topics) = claim.topics.named() {
         query = query.bind(topics);
     }
+    let asked = Instant::now();
     let rows = query.fetch_all(pool).await?;
+    statements.plans.note(asked);
     let (mut batch, undecodable) = read_batch(&rows, &holder)?;
     batch.mark = batch.mark.or(claim.after);
     // If it fails, the rows come up again when their lease ends; the rest of the batch is leased already.
@@ -289,11 +333,12 @@ pub(super) async fn settle(
         Keep::Nothing => (delivered_deleting, settle_deleting),
     };
     let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.id).collect();
-    let written = match delivered_of_one_claim(settlements) {
-        Some(lease) => {
-            sqlx::query_scalar(delivered.sql()).bind(&ids).bind(&*lease.holder).bind(lease.attempt as i32)
-        }
-        None => sqlx::query_scalar(settle.sql())
+    let of_one_claim = delivered_of_one_claim(settlements);
+    let (sql, kept) = statements.plans.choose(if of_one_claim.is_some() { delivered } else { settle });
+    let query = sqlx::query_scalar(sql).persistent(kept);
+    let query = match of_one_claim {
+        Some(lease) => query.bind(&ids).bind(&*lease.holder).bind(lease.attempt as i32),
+        None => query
             .bind(&ids)
             .bind(settlements.iter().map(|s| &*s.lease.holder).collect::<Vec<_>>())
             .bind(settlements.iter().map(|s| s.lease.attempt as i32).collect::<Vec<_>>())
@@ -301,7 +346,9 @@ pub(super) async fn settle(
             .bind(settlements.iter().map(|s| s.verdict.delay()).collect::<Vec<_>>())
             .bind(settlements.iter().map(|s| s.verdict.error()).collect::<Vec<_>>()),
     };
-    let written: Option<Vec<Uuid>> = written.fetch_one(pool).await?;
+    let asked = Instant::now();
+    let written: Option<Vec<Uuid>> = query.fetch_one(pool).await?;
+    statements.plans.note(asked);
     Ok(written.unwrap_or(ids))
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use posthaste::store::stream::{Beat, ParkedClaim, Wait};
 use posthaste::store::{
-    Claim, Ending, Filter, Keep, Mode, Page, PostgresStore, Purge, Status, Store, Topics,
+    Claim, Ending, Filter, Keep, Mode, Page, PostgresStore, Purge, Settlement, Status, Store, Topics,
 };
 use posthaste::{Admin, Error};
 use sqlx::PgPool;
@@ -293,5 +293,41 @@ async fn sm3_places_that_an_old_transaction_keeps_from_cleanup_cost_a_page_nothi
     let scanned = db.number(counted("seq_tup_read", "pg_stat_user_tables")).await;
     assert!(scanned < 20 * PAGES, "{scanned} places were read for {PAGES} pages");
     old.rollback().await.unwrap();
+    db.drop_everything().await;
+}
+
+/// The server keeps the plans of prepared statements until the table is analysed; of an empty one they read all of it.
+#[tokio::test]
+async fn re1_plans_of_a_table_that_was_analysed_while_it_was_empty_are_not_kept_for_a_burst() {
+    const BATCH: usize = 500;
+    let db = Db::new(Kind::Postgres).await;
+    db.execute("ALTER TABLE outbox SET (autovacuum_enabled = off)").await.unwrap();
+    db.execute("INSERT INTO outbox (topic, payload) SELECT 'kept', '1' FROM generate_series(1, 5)")
+        .await
+        .unwrap();
+    let mut counting = Counting::new(&db).await;
+    let store = Arc::clone(&counting.store);
+    let claim = Claim::by(worker()).limit(BATCH as u32);
+    let settle = async || {
+        let claimed = store.claim(&claim).await?.events;
+        let delivered: Vec<_> = claimed.into_iter().map(|c| Settlement::delivered(c.lease)).collect();
+        store.settle(&delivered, Keep::Delivered).await.map(|settled| settled.written)
+    };
+    assert_eq!(settle().await.unwrap(), 5);
+    db.execute("VACUUM ANALYZE outbox").await.unwrap();
+    for _ in 0..8 {
+        db.execute("INSERT INTO outbox (topic, payload) VALUES ('few', '1')").await.unwrap();
+        assert_eq!(settle().await.unwrap(), 1);
+    }
+    db.execute(format!(
+        "INSERT INTO outbox (topic, payload) SELECT 'burst', '1' FROM generate_series(1, {KEPT})"
+    ))
+    .await
+    .unwrap();
+    // The first of them finds out.
+    assert_eq!(settle().await.unwrap(), BATCH);
+    let most = 10 * BATCH as i64;
+    counting.reads("a claim and its settlement", most, async { settle().await.map(drop) }).await;
+    counting.done().await;
     db.drop_everything().await;
 }
