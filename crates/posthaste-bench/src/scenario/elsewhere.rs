@@ -17,7 +17,7 @@ use sqlx::sqlite::{
 use uuid::Uuid;
 
 use super::producers::Producers;
-use super::{Bench, Scenario, progress};
+use super::{Bench, PATIENCE, Scenario, progress};
 use crate::contender::posthaste::{Null, as_event, as_events};
 use crate::contender::{Class, Delivering, Installed, Producer, Running, Way};
 use crate::meter;
@@ -75,7 +75,6 @@ pub(super) async fn mariadb(bench: &mut Bench) -> Result<()> {
 async fn run(bench: &mut Bench, scenario: Scenario, place: &Place, connections: usize) -> Result<()> {
     let slice = bench.pick(Duration::from_millis(300), Duration::from_secs(3));
     let backlog = bench.pick(5_000, 50_000);
-    let patience = bench.pick(Duration::from_secs(3), Duration::from_secs(30));
     for run in 0..bench.runs {
         for (at, (name, class, way, writer, lanes)) in WAYS.into_iter().enumerate() {
             let shop = place.shop(&format!("run_{run}_{at}"), writer, lanes).await?;
@@ -96,7 +95,7 @@ async fn run(bench: &mut Bench, scenario: Scenario, place: &Place, connections: 
             shop.close().await;
             if writer == Writer::Posthaste {
                 let shop = place.shop(&format!("drain_{run}_{at}"), writer, lanes).await?;
-                all.push(drain(shop.as_ref(), backlog, patience).await?);
+                all.push(drain(shop.as_ref(), backlog).await?);
                 shop.close().await;
             }
             for measured in all {
@@ -109,17 +108,17 @@ async fn run(bench: &mut Bench, scenario: Scenario, place: &Place, connections: 
     Ok(())
 }
 
-async fn drain(shop: &dyn Installed, events: u64, patience: Duration) -> Result<Measured> {
+async fn drain(shop: &dyn Installed, events: u64) -> Result<Measured> {
     shop.fill(0, events).await?;
     let seen = Seen::new(events);
     let before = meter::own_time()?;
     let running = shop.deliver(HOW, seen.clone()).await?;
-    let drained = seen.reaches(events, patience).await;
+    let drained = seen.reaches(events, PATIENCE).await;
     running.stop().await?;
     let client = meter::own_time()?.saturating_sub(before);
     ensure!(seen.unknown() == 0, "it delivered {} events that nobody wrote", seen.unknown());
     let (first, last, count) = seen.span().context("it delivered nothing")?;
-    ensure!(drained, "it delivered {count} of {events} events in {patience:?}");
+    ensure!(drained, "it delivered {count} of {events} events in {PATIENCE:?}");
     Ok(Measured {
         case: format!("drain, batches of {}, 1 worker", HOW.batch),
         unit: "events/s",

@@ -2,7 +2,7 @@
 //! claims, extensions and settlements are single statements on arrays, none of which waits for the disk.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgPool, PgRow};
@@ -144,39 +144,50 @@ struct Claims {
     except: Statement,
 }
 
-/// Whether statements go by the plans that the server has kept of them. Those were perhaps made while the table was nearly empty
-/// and reading all of it was the quickest way; the server keeps them until somebody analyses the table. A statement that takes
-/// long has them planned anew for a while, each time, which costs a fraction of a millisecond.
-#[derive(Debug)]
+/// The plans that the server keeps of prepared statements. They were perhaps made while the table was nearly empty and reading all
+/// of it was the quickest way; the server keeps them until somebody analyses the table. So when a statement takes long, all get
+/// another text, by which they are prepared once more. They stay named: a pooler may give what is unnamed to somebody else.
+#[derive(Debug, Default)]
 struct Plans {
-    began: Instant,
-    /// Until when they are planned anew, in milliseconds since it began.
-    anew_until: AtomicU64,
+    generation: AtomicU32,
+    /// How often statements of this generation were executed.
+    uses: AtomicU32,
 }
 
 impl Plans {
-    /// Longer than a batch takes by the right plan, unless the machine is busy.
+    /// Longer than a batch takes by the right plan, unless the database is slow or far away.
     const LONG: Duration = Duration::from_millis(50);
-    /// Autovacuum looks every minute whether a table is to be analysed.
-    const WHILE: Duration = Duration::from_secs(120);
+    /// Executions of a generation before the next: a slow database is not to prepare all the time. The server keeps a plan from
+    /// the sixth execution of a statement on.
+    const USES: u32 = 16;
 
-    fn new() -> Self {
-        Self { began: Instant::now(), anew_until: AtomicU64::new(0) }
-    }
-
-    /// The text to send, and whether its plan is kept. What is not kept has another text: sqlx would find the one that is.
-    fn choose(&self, statement: &Statement) -> (AssertSqlSafe<Arc<str>>, bool) {
-        match self.began.elapsed().as_millis() >= u128::from(self.anew_until.load(Ordering::Relaxed)) {
-            true => (statement.sql(), true),
-            false => (AssertSqlSafe(format!("{} -- planned anew", statement.text()).into()), false),
+    /// The text to send.
+    fn of(&self, statement: &Statement) -> AssertSqlSafe<Arc<str>> {
+        self.uses.fetch_add(1, Ordering::Relaxed);
+        match self.generation.load(Ordering::Relaxed) {
+            0 => statement.sql(),
+            n => AssertSqlSafe(format!("{} -- plan {n}", statement.text()).into()),
         }
     }
 
-    /// What was asked at this moment has been answered.
-    fn note(&self, asked: Instant) {
-        if asked.elapsed() >= Self::LONG {
-            let until = (self.began.elapsed() + Self::WHILE).as_millis();
-            self.anew_until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Takes the time of an execution, also of one that is given up.
+    fn watch(&self) -> Watch<'_> {
+        Watch { plans: self, began: Instant::now() }
+    }
+}
+
+struct Watch<'a> {
+    plans: &'a Plans,
+    began: Instant,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        let enough = |uses| (uses >= Plans::USES).then_some(0);
+        if self.began.elapsed() >= Plans::LONG
+            && self.plans.uses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_ok()
+        {
+            self.plans.generation.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -207,7 +218,7 @@ impl Statements {
                 .with("{columns}", EVENT_COLUMNS)
         };
         Self {
-            plans: Plans::new(),
+            plans: Plans::default(),
             claim: Claims { all: claim("", ""), only: claim("", ONLY[0]), except: claim("", EXCEPT[0]) },
             claim_after: Claims {
                 all: claim(AFTER, ""),
@@ -233,9 +244,7 @@ pub(super) async fn claim(
     let holder = claim.worker.next_holder();
     let Claims { all, only, except } =
         if claim.after.is_some() { &statements.claim_after } else { &statements.claim };
-    let (sql, kept) = statements.plans.choose(claim.topics.choose([all, only, except]));
-    let mut query = sqlx::query(sql)
-        .persistent(kept)
+    let mut query = sqlx::query(statements.plans.of(claim.topics.choose([all, only, except])))
         .bind(&*holder)
         .bind(micros(claim.lease))
         .bind(i64::from(claim.limit))
@@ -248,9 +257,9 @@ pub(super) async fn claim(
     if let Some(topics) = claim.topics.named() {
         query = query.bind(topics);
     }
-    let asked = Instant::now();
+    let watch = statements.plans.watch();
     let rows = query.fetch_all(pool).await?;
-    statements.plans.note(asked);
+    drop(watch);
     let (mut batch, undecodable) = read_batch(&rows, &holder)?;
     batch.mark = batch.mark.or(claim.after);
     // If it fails, the rows come up again when their lease ends; the rest of the batch is leased already.
@@ -311,7 +320,8 @@ pub(super) async fn extend(
     leases: &[&Lease],
     length: Duration,
 ) -> sqlx::Result<Vec<Uuid>> {
-    sqlx::query_scalar(statements.extend.sql())
+    let _watch = statements.plans.watch();
+    sqlx::query_scalar(statements.plans.of(&statements.extend))
         .bind(micros(length))
         .bind(leases.iter().map(|l| l.id).collect::<Vec<_>>())
         .bind(leases.iter().map(|l| &*l.holder).collect::<Vec<_>>())
@@ -334,8 +344,8 @@ pub(super) async fn settle(
     };
     let ids: Vec<Uuid> = settlements.iter().map(|s| s.lease.id).collect();
     let of_one_claim = delivered_of_one_claim(settlements);
-    let (sql, kept) = statements.plans.choose(if of_one_claim.is_some() { delivered } else { settle });
-    let query = sqlx::query_scalar(sql).persistent(kept);
+    let statement = if of_one_claim.is_some() { delivered } else { settle };
+    let query = sqlx::query_scalar(statements.plans.of(statement));
     let query = match of_one_claim {
         Some(lease) => query.bind(&ids).bind(&*lease.holder).bind(lease.attempt as i32),
         None => query
@@ -346,9 +356,8 @@ pub(super) async fn settle(
             .bind(settlements.iter().map(|s| s.verdict.delay()).collect::<Vec<_>>())
             .bind(settlements.iter().map(|s| s.verdict.error()).collect::<Vec<_>>()),
     };
-    let asked = Instant::now();
+    let _watch = statements.plans.watch();
     let written: Option<Vec<Uuid>> = query.fetch_one(pool).await?;
-    statements.plans.note(asked);
     Ok(written.unwrap_or(ids))
 }
 
@@ -359,4 +368,30 @@ fn delivered_of_one_claim<'a>(settlements: &[&'a Settlement]) -> Option<&'a Leas
         s.verdict == Verdict::Delivered && s.lease.attempt == first.attempt && s.lease.holder == first.holder
     };
     settlements.iter().all(alike).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn re1_statements_are_prepared_once_more_when_one_took_long_and_not_all_the_time() {
+        let statement =
+            Statement::new(Dialect::Postgres, &"outbox".parse().unwrap(), "SELECT 1 FROM {table}");
+        let plans = Plans::default();
+        let execute = |took: Duration| {
+            let AssertSqlSafe(text) = plans.of(&statement);
+            drop(Watch { plans: &plans, began: Instant::now().checked_sub(took).unwrap() });
+            text.to_string()
+        };
+        let quick: Vec<_> = (1..Plans::USES).map(|_| execute(Duration::ZERO)).collect();
+        assert!(quick.iter().all(|text| text == statement.text()));
+        // The one that takes long has the text of before, too; it is the next one that is prepared.
+        assert_eq!(execute(Plans::LONG), statement.text());
+        let slow: Vec<_> = (0..Plans::USES).map(|_| execute(Plans::LONG)).collect();
+        assert!(slow.iter().all(|text| *text == format!("{} -- plan 1", statement.text())), "{slow:?}");
+        assert_eq!(execute(Duration::ZERO), format!("{} -- plan 2", statement.text()));
+    }
 }
