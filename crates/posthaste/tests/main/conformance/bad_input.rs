@@ -87,7 +87,7 @@ async fn a_missing_table_is_said_to_be_missing(db: &Db) {
 
 async fn a_table_of_another_shape_is_said_to_be_so(db: &Db) {
     db.execute("DROP VIEW outbox_status").await.unwrap();
-    db.execute("ALTER TABLE outbox DROP COLUMN content_type").await.unwrap();
+    db.execute("ALTER TABLE outbox DROP COLUMN tenant_id").await.unwrap();
     let mut tx = db.begin().await;
     let enqueue = tx.enqueue(db, event("a", 1)).await.unwrap_err();
     tx.rollback().await;
