@@ -1,7 +1,7 @@
 //! An event's values in the order the insert statements bind them, for client libraries other than sqlx.
 //!
-//! The statements are the same for every library (sqlx has shorter ones beside them); only how a value is handed over differs. The order is
-//! written down here, once, and each library says how it binds each kind of value.
+//! The statements are the same for every library, but for shorter ones that only sqlx has; only how a value is handed over
+//! differs. The order is written down here, once, and each library says how it binds each kind of value.
 
 use std::borrow::Cow;
 

@@ -1,9 +1,8 @@
 //! The settler: gathers how events ended and writes it in one statement.
 //!
-//! It waits a moment for more to write, so that slow trickles do not cost a statement each; while one statement
-//! is under way the next fills up, and what makes room for a claim does not wait. A settlement that finds its lease
-//! lost changes nothing: that is counted and
-//! logged, and is no failure. If the database is gone it tries again until it is back; the events' slots stay
+//! It waits a moment for more to write, so that slow trickles do not cost a statement each; while one statement is under way the
+//! next fills up, and what makes room for a claim does not wait. A settlement that finds its lease lost changes nothing: that is
+//! counted and logged, and is no failure. If the database is gone it tries again until it is back; the events' slots stay
 //! taken meanwhile, so that nothing piles up, and nothing is claimed before it has caught up. A row that the database
 //! refuses to change, or that another transaction holds, keeps nobody else's from being settled.
 
