@@ -26,6 +26,9 @@ use crate::telemetry;
 
 /// How long the first of a batch waits for others.
 const LINGER: Duration = Duration::from_millis(2);
+/// And if it came straight from its commit: those come one by one, nobody waits for their rows, and the statement for each few of
+/// them would cost the database what the claim has saved it.
+const HOT_LINGER: Duration = Duration::from_millis(20);
 /// Most settlements of one statement.
 const MOST: usize = 1000;
 /// How often a row is tried again that the database refuses to settle.
@@ -55,13 +58,13 @@ impl Settler {
 
     /// What was left over, and what has ended since; `None` when nothing is left and nothing more comes.
     async fn gather(&mut self, mut batch: Vec<Ended>) -> Option<Vec<Ended>> {
-        let (until, enough) = match batch.is_empty() {
-            true => {
+        let is_left_over = !batch.is_empty();
+        let (mut until, enough) = match is_left_over {
+            true => (Instant::now() + BUSY, MOST),
+            false => {
                 batch = self.ended.recv().await?;
-                // Half of what is claimed at once makes room for a claim.
-                (Instant::now() + LINGER, MOST.min(self.engine.claim_limit().div_ceil(2)))
+                (Instant::now() + linger(&batch), self.enough(&batch))
             }
-            false => (Instant::now() + BUSY, MOST),
         };
         while batch.len() < MOST {
             let more = match batch.len() < enough {
@@ -69,15 +72,27 @@ impl Settler {
                 false => self.ended.try_recv().ok().map(Some),
             };
             match more {
-                Some(Some(more)) => batch.extend(more),
+                Some(Some(more)) => {
+                    until = until.min(Instant::now() + linger(&more));
+                    batch.extend(more);
+                }
                 Some(None) => {
-                    tokio::time::sleep_until(until).await;
+                    if is_left_over {
+                        tokio::time::sleep_until(until).await;
+                    }
                     break;
                 }
                 None => break,
             }
         }
         Some(batch)
+    }
+
+    /// What is written without waiting for more: half of what is claimed at once makes room for a claim, and half of what may
+    /// wait straight from commits makes room for more of that.
+    fn enough(&self, first: &[Ended]) -> usize {
+        let room = if is_hot(first) { self.engine.settings.hot } else { self.engine.claim_limit() };
+        MOST.min(room.div_ceil(2))
     }
 
     /// Writes a batch, however long the database takes; answers with those whose rows others have locked.
@@ -169,6 +184,16 @@ impl Settler {
         engine.slots.tell();
         busy
     }
+}
+
+/// How long these wait for others.
+fn linger(ended: &[Ended]) -> Duration {
+    if is_hot(ended) { HOT_LINGER } else { LINGER }
+}
+
+/// Whether all came straight from their commits.
+fn is_hot(ended: &[Ended]) -> bool {
+    ended.iter().all(|ended| ended.job.source == Source::Hot)
 }
 
 /// Gives the slots of these back. Those of claimed events, which are many, all at once: each by itself would lock the rest.

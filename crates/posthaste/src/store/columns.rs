@@ -69,17 +69,12 @@ impl<'a> Columns<'a> {
     }
 
     /// Whether it has nothing but its id, topic, type, aggregate, tenant, headers and a payload of JSON, as most events do: its
-    /// namespace is the default one, its version the first, and it is of now.
+    /// namespace is the default one, its version the first, and it is due at once. It may be leased, and dated.
     pub(crate) fn is_plain(&self) -> bool {
         let Self { namespace, dedupe_key, content_type, payload_bytes, version, .. } = self;
-        let is_of_now = self.occurred_at.is_none() && self.available_at.is_none() && self.delay == 0;
+        let is_due = self.available_at.is_none() && self.delay == 0;
         let is_usual = *namespace == DEFAULT_NAMESPACE && *version == 1;
-        is_of_now
-            && is_usual
-            && self.lease.is_none()
-            && dedupe_key.is_none()
-            && content_type.is_none()
-            && payload_bytes.is_none()
+        is_due && is_usual && dedupe_key.is_none() && content_type.is_none() && payload_bytes.is_none()
     }
 
     /// How often its delivery has been begun: a lease is an attempt.
@@ -221,11 +216,11 @@ mod tests {
         let bytes = |content_type| Event::builder("order.placed").bytes(content_type, vec![b'1']);
         assert!(!is_plain(bytes("application/octet-stream")) && !is_plain(bytes("application/json")));
         assert!(!is_plain(plain().version(2)));
-        assert!(!is_plain(plain().occurred_at(OffsetDateTime::UNIX_EPOCH)));
+        assert!(is_plain(plain().occurred_at(OffsetDateTime::UNIX_EPOCH)));
         assert!(!is_plain(plain().available_at(OffsetDateTime::UNIX_EPOCH)));
         assert!(!is_plain(plain().delay(Duration::from_secs(1))));
         let leased = plain().build().unwrap();
         let lease = Some(BirthLease { holder: "w", length: Duration::from_secs(1) });
-        assert!(!Columns { lease, ..Columns::of(&leased) }.is_plain());
+        assert!(Columns { lease, ..Columns::of(&leased) }.is_plain());
     }
 }

@@ -56,7 +56,16 @@ SELECT id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers::
 ON CONFLICT DO NOTHING
 RETURNING id, seq";
 
-/// What is put into the two where some rows are leased from the beginning, and left out where none is. For a
+// The same, leased from the beginning: what goes straight to a relay is dated by its producer.
+const PLAIN_ONE_LEASED: &str = "
+INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers, payload,
+                     namespace, version, occurred_at, available_at, attempts, locked_by, locked_until)
+VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, 'default', 1,
+        $9::text::timestamp AT TIME ZONE 'UTC', clock_timestamp(), 1, $10, clock_timestamp() + $11::bigint * interval '1 microsecond')
+ON CONFLICT DO NOTHING
+RETURNING id, seq";
+
+/// What is put into `ONE` and `MANY` where some rows are leased from the beginning, and left out where none is. For a
 /// row that is not, the values are 0 and null.
 const LEASE: [(&str, &str); 5] = [
     ("{lease_columns}", ", attempts, locked_by, locked_until"),
@@ -96,6 +105,7 @@ pub(crate) struct Statements {
     pub(crate) one: Statement,
     pub(crate) many: Statement,
     plain_one: Statement,
+    plain_one_leased: Statement,
     plain_many: Statement,
     one_leased: Statement,
     many_leased: Statement,
@@ -114,6 +124,7 @@ impl Statements {
             one: plain(ONE),
             many: plain(MANY),
             plain_one: statement(PLAIN_ONE),
+            plain_one_leased: statement(PLAIN_ONE_LEASED),
             plain_many: statement(PLAIN_MANY),
             one_leased: leased(ONE),
             many_leased: leased(MANY),
@@ -202,9 +213,9 @@ impl Client<'_> {
 type Query<'q> = sqlx::query::Query<'q, Postgres, PgArguments>;
 
 fn one<'q>(statements: &Statements, event: &'q Columns<'_>) -> Query<'q> {
-    let Statements { one, one_leased, plain_one, .. } = statements;
-    if event.is_plain() {
-        return sqlx::query(plain_one.sql())
+    let Statements { one, one_leased, plain_one, plain_one_leased, .. } = statements;
+    let plain = |statement: &Statement| {
+        sqlx::query(statement.sql())
             .bind(event.id)
             .bind(event.topic)
             .bind(event.event_type)
@@ -212,7 +223,17 @@ fn one<'q>(statements: &Statements, event: &'q Columns<'_>) -> Query<'q> {
             .bind(event.aggregate_id)
             .bind(event.tenant_id)
             .bind(event.headers.as_deref())
-            .bind(event.payload);
+            .bind(event.payload)
+    };
+    match (event.is_plain(), event.lease, event.occurred_at) {
+        (true, None, None) => return plain(plain_one),
+        (true, Some(_), Some(at)) => {
+            return plain(plain_one_leased)
+                .bind(time_text(at))
+                .bind(event.locked_by())
+                .bind(event.lease_length());
+        }
+        _ => {}
     }
     let query = sqlx::query(if event.lease.is_some() { one_leased } else { one }.sql())
         .bind(event.id)
@@ -239,7 +260,7 @@ fn one<'q>(statements: &Statements, event: &'q Columns<'_>) -> Query<'q> {
 
 fn many<'q>(statements: &Statements, events: &'q [Columns<'_>]) -> Query<'q> {
     let Statements { many, many_leased, plain_many, .. } = statements;
-    if events.iter().all(Columns::is_plain) {
+    if events.iter().all(|e| e.is_plain() && e.lease.is_none() && e.occurred_at.is_none()) {
         return sqlx::query(plain_many.sql())
             .bind(events.iter().map(|e| e.id).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.topic).collect::<Vec<_>>())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::{Stream, TryStreamExt};
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 use time::OffsetDateTime;
@@ -258,9 +259,8 @@ pub(super) async fn claim(
         query = query.bind(topics);
     }
     let watch = statements.plans.watch();
-    let rows = query.fetch_all(pool).await?;
+    let (mut batch, undecodable) = read_batch(query.fetch(pool), &holder).await?;
     drop(watch);
-    let (mut batch, undecodable) = read_batch(&rows, &holder)?;
     batch.mark = batch.mark.or(claim.after);
     // If it fails, the rows come up again when their lease ends; the rest of the batch is leased already.
     if let Err(error) = bury(pool, statements, &holder, &undecodable).await {
@@ -270,23 +270,27 @@ pub(super) async fn claim(
     Ok(batch)
 }
 
-/// Sorts rows, which come in no order, into what can be delivered or is dead, and what cannot be read.
-fn read_batch(rows: &[PgRow], holder: &Arc<str>) -> sqlx::Result<(ClaimedBatch, Vec<Buried>)> {
+/// Sorts rows, which come in no order, into what can be delivered or is dead, and what cannot be read. Each is decoded as soon as
+/// it arrives, while the server is busy with the next ones.
+async fn read_batch(
+    mut rows: impl Stream<Item = sqlx::Result<PgRow>> + Unpin,
+    holder: &Arc<str>,
+) -> sqlx::Result<(ClaimedBatch, Vec<Buried>)> {
     let mut batch = ClaimedBatch::default();
     let mut undecodable = Vec::new();
-    let mut marks = Vec::with_capacity(rows.len());
-    let types = rows.first().map_or(Types::Changed, Types::of);
-    for row in rows {
+    let mut types = None;
+    while let Some(row) = rows.try_next().await? {
+        let types = *types.get_or_insert_with(|| Types::of(&row));
         let (id, sequence, available_at): (Uuid, i64, OffsetDateTime) =
             (row.try_get(0)?, row.try_get(15)?, row.try_get(14)?);
-        marks.push(Mark { available_at, sequence });
+        batch.mark = batch.mark.max(Some(Mark { available_at, sequence }));
         let topic = || row.try_get::<String, _>(1).unwrap_or_default();
         if row.try_get::<Option<&str>, _>(18)?.is_some() {
             let reason = row.try_get::<Option<String>, _>(19)?.unwrap_or_default();
             batch.buried.push(Buried { id, sequence, topic: topic(), reason });
             continue;
         }
-        match decode(row, types) {
+        match decode(&row, types) {
             Ok(event) => {
                 let attempt = u32::try_from(row.try_get::<i32, _>(16)?).unwrap_or(0);
                 let lease = Lease { id, sequence, holder: Arc::clone(holder), attempt };
@@ -295,7 +299,6 @@ fn read_batch(rows: &[PgRow], holder: &Arc<str>) -> sqlx::Result<(ClaimedBatch, 
             Err(reason) => undecodable.push(Buried { id, sequence, topic: topic(), reason }),
         }
     }
-    batch.mark = marks.into_iter().max();
     batch.sort();
     Ok((batch, undecodable))
 }
