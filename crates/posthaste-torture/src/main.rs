@@ -1,0 +1,3 @@
+//! Runs under fire; see the library of the same name.
+
+fn main() {}
