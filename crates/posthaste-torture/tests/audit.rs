@@ -72,7 +72,9 @@ impl Place {
     async fn on_server(&self, sql: String) {
         let sql = AssertSqlSafe(sql);
         match self.kind {
-            Kind::Postgres => drop(PgConnection::connect(&self.server).await.unwrap().execute(sql).await.unwrap()),
+            Kind::Postgres => {
+                drop(PgConnection::connect(&self.server).await.unwrap().execute(sql).await.unwrap())
+            }
             _ => drop(MySqlConnection::connect(&self.server).await.unwrap().execute(sql).await.unwrap()),
         }
     }
@@ -263,7 +265,12 @@ async fn pr2_what_happens_to_a_queues_events_is_recorded(kind: Kind) {
         place.execute("relay-1", "TRUNCATE torture_audit").await;
         store.insert(&[event(4, "a")]).await.unwrap();
         claim(1).await;
-        place.execute("relay-2", "UPDATE queue SET outcome = 'delivered', locked_by = NULL WHERE outcome IS NULL").await;
+        place
+            .execute(
+                "relay-2",
+                "UPDATE queue SET outcome = 'delivered', locked_by = NULL WHERE outcome IS NULL",
+            )
+            .await;
         assert_one(&found(&place.history("queue").await), "relay-2 made it delivered while");
     }
     store.close().await;
@@ -287,7 +294,8 @@ async fn pr2_what_is_born_leased_is_recorded(kind: Kind) {
         ($outbox:expr) => {{
             let outbox = $outbox.table("queue").build().unwrap();
             // Nothing is claimed meanwhile.
-            let relay = outbox.relay().handler(handler).poll_interval(Duration::from_secs(20)).start().await.unwrap();
+            let relay =
+                outbox.relay().handler(handler).poll_interval(Duration::from_secs(20)).start().await.unwrap();
             let mut tx = outbox.begin().await.unwrap();
             let hot = outbox.enqueue(&mut tx, event(1, "a")).await.unwrap().id;
             tx.commit().await.unwrap();

@@ -72,7 +72,10 @@ pub async fn install(url: &str, tables: &[Table]) -> Result<()> {
         check_name(&table.name)?;
         for trigger in triggers(table, dialect.places) {
             for statement in (dialect.trigger)(&trigger) {
-                connection.execute(statement).await.with_context(|| format!("the trigger {}", trigger.name))?;
+                connection
+                    .execute(statement)
+                    .await
+                    .with_context(|| format!("the trigger {}", trigger.name))?;
             }
         }
     }
@@ -85,7 +88,9 @@ pub async fn collect(url: &str, tables: &[Table], writer: &Writer) -> Result<()>
     changes(&mut connection, writer).await.context("the record")?;
     for table in tables {
         check_name(&table.name)?;
-        rows(&mut connection, &table.name, writer).await.with_context(|| format!("the rows of {}", table.name))?;
+        rows(&mut connection, &table.name, writer)
+            .await
+            .with_context(|| format!("the rows of {}", table.name))?;
     }
     business(&mut connection, writer).await.context("the business rows")?;
     connection.close().await

@@ -54,5 +54,7 @@ fn trigger(trigger: &Trigger) -> Vec<String> {
         }
         On::Delete => ("DELETE", "TRUE".to_owned()),
     };
-    vec![format!("CREATE TRIGGER {name} AFTER {on} ON {table} FOR EACH ROW\nIF {when} THEN\n {record}\nEND IF")]
+    vec![format!(
+        "CREATE TRIGGER {name} AFTER {on} ON {table} FOR EACH ROW\nIF {when} THEN\n {record}\nEND IF"
+    )]
 }

@@ -49,7 +49,9 @@ impl Trigger {
     /// The statement that records the change: when and by whom is said by each database in its own way.
     pub(super) fn record(&self, at: &str, session: &str) -> String {
         let Self { values, from, .. } = self;
-        format!("INSERT INTO torture_audit (at, session, {COLUMNS})\n SELECT {at}, {session}, {values}{from};")
+        format!(
+            "INSERT INTO torture_audit (at, session, {COLUMNS})\n SELECT {at}, {session}, {values}{from};"
+        )
     }
 }
 
@@ -57,15 +59,16 @@ impl Trigger {
 pub(super) fn triggers(table: &Table, places: bool) -> Vec<Trigger> {
     match (table.stream, places) {
         (false, _) => queue(&table.name),
-        (true, true) => [parked(&table.name), vec![lanes(&table.name, false)], vec![placed(&table.name)]].concat(),
-        (true, false) => {
-            [parked(&table.name), vec![lanes(&table.name, true)], marked(&table.name)].concat()
+        (true, true) => {
+            [parked(&table.name), vec![lanes(&table.name, false)], vec![placed(&table.name)]].concat()
         }
+        (true, false) => [parked(&table.name), vec![lanes(&table.name, true)], marked(&table.name)].concat(),
     }
 }
 
 fn queue(table: &str) -> Vec<Trigger> {
-    let state = |row| format!("{row}.locked_by, {row}.locked_until, {row}.attempts, {row}.outcome, NULL, NULL, 0");
+    let state =
+        |row| format!("{row}.locked_by, {row}.locked_until, {row}.attempts, {row}.outcome, NULL, NULL, 0");
     let (old, new) = (state("OLD"), state("NEW"));
     let lease = &["locked_by", "locked_until", "attempts", "outcome", "settled_at"];
     let of = |what, on, row, before: &str, after: &str| Trigger {
@@ -89,7 +92,9 @@ fn with_lane(table: &str, suffix: &str, what: &str, on: On, before: &str, after:
         name: format!("{table}{suffix}_audit_{what}"),
         table: format!("{table}{suffix}"),
         on,
-        values: format!("'{table}', {row}.id, NULL, l.owner, l.leased_until, {before}, l.owner, l.leased_until, {after}"),
+        values: format!(
+            "'{table}', {row}.id, NULL, l.owner, l.leased_until, {before}, l.owner, l.leased_until, {after}"
+        ),
         from: format!("\n   FROM {table}_lanes AS l WHERE l.lane = {row}.lane"),
     }
 }
@@ -120,8 +125,11 @@ fn lanes(table: &str, noted: bool) -> Trigger {
         let position = if noted { format!("{row}.noted_seq") } else { "NULL".to_owned() };
         format!("{row}.owner, {row}.leased_until, 0, NULL, {row}.fence, {position}, 0")
     };
-    let columns: &[&str] =
-        if noted { &["owner", "leased_until", "fence", "noted_seq"] } else { &["owner", "leased_until", "fence"] };
+    let columns: &[&str] = if noted {
+        &["owner", "leased_until", "fence", "noted_seq"]
+    } else {
+        &["owner", "leased_until", "fence"]
+    };
     Trigger {
         name: format!("{table}_lanes_audit_changed"),
         table: format!("{table}_lanes"),

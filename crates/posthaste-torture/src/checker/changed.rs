@@ -35,7 +35,8 @@ pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (id, event) in &index.events {
         let Some(intent) = event.intent else { continue };
-        let changed = event.deliveries.iter().filter_map(|delivery| Some((delivery, judge(intent, delivery)?)));
+        let changed =
+            event.deliveries.iter().filter_map(|delivery| Some((delivery, judge(intent, delivery)?)));
         // Every try sends the same: one is enough.
         if let Some((delivery, what)) = { changed }.next() {
             let what = format!("{what}, delivered to {}", delivery.sink);

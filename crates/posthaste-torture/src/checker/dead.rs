@@ -43,6 +43,7 @@ mod tests {
         story.row_with(untold, "dead", 0);
         story.deliver(delivered, Answer::Accepted);
         story.row_with(delivered, "dead", 2);
-        story.assert_found(RULE, &["dead after 5 attempts", "dead after 0 attempts", "dead after 2 attempts"]);
+        story
+            .assert_found(RULE, &["dead after 5 attempts", "dead after 0 attempts", "dead after 2 attempts"]);
     }
 }

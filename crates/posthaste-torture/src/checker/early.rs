@@ -20,13 +20,21 @@ pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
             let Some(event) = index.events.get(&id).filter(|event| is_judged(index, event)) else { continue };
             let mut claimed = Micros::MIN;
             for change in changes {
-                if !is_stream && change.after.holder.is_some() && change.after.holder != change.before.holder {
+                if !is_stream && change.after.holder.is_some() && change.after.holder != change.before.holder
+                {
                     claimed = change.at;
                 }
                 let says_delivered = if is_stream { stream_says_delivered } else { says_delivered };
                 if says_delivered(change) && !was_accepted(event, claimed, change.at) {
-                    let what = "it was said to be delivered, and the sink had not accepted it since it was claimed";
-                    violations.push(Violation::new(RULE, table, Leased::Event(id), change.at, what.to_owned()));
+                    let what =
+                        "it was said to be delivered, and the sink had not accepted it since it was claimed";
+                    violations.push(Violation::new(
+                        RULE,
+                        table,
+                        Leased::Event(id),
+                        change.at,
+                        what.to_owned(),
+                    ));
                 }
             }
         }

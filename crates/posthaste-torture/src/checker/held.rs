@@ -71,7 +71,8 @@ fn judge_settled(before: &State, after: &State) -> Option<String> {
 }
 
 fn judge_claim(before: &State, after: &State, taker: &str, at: Micros) -> Option<String> {
-    if let Some((holder, until)) = before.holder.as_ref().zip(before.until).filter(|_| is_leased(before, at)) {
+    if let Some((holder, until)) = before.holder.as_ref().zip(before.until).filter(|_| is_leased(before, at))
+    {
         let early = until - at;
         return Some(format!("{taker} claimed it while {holder} held it for another {early} µs"));
     }

@@ -111,7 +111,9 @@ impl<'a> Index<'a> {
     /// The changes of each event, in their order; those of streams, or those of queues.
     pub(super) fn events_changed(&self, streams: bool) -> impl Iterator<Item = (Uuid, &str, &[&'a Change])> {
         self.changes.iter().filter_map(move |((table, of), changes)| match of {
-            Leased::Event(event) if self.rules.is_stream(table) == streams => Some((*event, *table, &changes[..])),
+            Leased::Event(event) if self.rules.is_stream(table) == streams => {
+                Some((*event, *table, &changes[..]))
+            }
             _ => None,
         })
     }

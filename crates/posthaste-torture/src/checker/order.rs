@@ -53,7 +53,9 @@ fn judge(mut places: Vec<Place<'_>>) -> Option<Violation> {
         let Intent { number, aggregate, table, .. } = place.intent;
         let what = match (missing, last) {
             (Some(Place { intent: Intent { number: before, poison: true, .. }, .. }), _) => {
-                format!("number {number} of {aggregate:?} was delivered behind number {before}, which the sink rejects")
+                format!(
+                    "number {number} of {aggregate:?} was delivered behind number {before}, which the sink rejects"
+                )
             }
             (Some(Place { intent: Intent { number: before, .. }, .. }), _) => {
                 format!("number {number} of {aggregate:?} was delivered, and number {before} never was")
@@ -96,7 +98,8 @@ mod tests {
         let [one, two] = [1, 2].map(|number| story.commit("queue", "a", number));
         story.deliver(two, Answer::Accepted);
         story.deliver(one, Answer::Accepted);
-        let [a, b] = [("a", 1), ("b", 2)].map(|(aggregate, number)| story.commit("stream", aggregate, number));
+        let [a, b] =
+            [("a", 1), ("b", 2)].map(|(aggregate, number)| story.commit("stream", aggregate, number));
         story.deliver(b, Answer::Accepted);
         story.deliver(a, Answer::Accepted);
         story.assert_found(RULE, &[]);

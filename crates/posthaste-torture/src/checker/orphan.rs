@@ -39,7 +39,9 @@ fn judge(event: &Event<'_>) -> Option<&'static str> {
     match (event.business.is_some(), event.ending) {
         (true, _) if !there => Some("its business row is there, and the event is not"),
         (true, _) => None,
-        (false, Some(Ending::Committed)) => Some("its transaction committed, and its business row is missing"),
+        (false, Some(Ending::Committed)) => {
+            Some("its transaction committed, and its business row is missing")
+        }
         (false, _) => event.row.map(|_| "the outbox has it, and its transaction did not commit"),
     }
 }
@@ -54,7 +56,8 @@ mod tests {
     #[test]
     fn pr2_an_event_and_its_business_row_are_there_together_or_not_at_all() {
         let mut story = Story::new();
-        let [kept, deleted, died, rolled_back, unknown] = [1, 2, 3, 4, 5].map(|n| story.intend("queue", "a", n));
+        let [kept, deleted, died, rolled_back, unknown] =
+            [1, 2, 3, 4, 5].map(|n| story.intend("queue", "a", n));
         for event in [kept, deleted, died] {
             story.end(event, Some(Ending::Committed));
             story.business(event);
@@ -120,7 +123,10 @@ mod tests {
         story.write(Record::Row(Row { table: "queue".to_owned(), event, attempts: 0, outcome: None }));
         let (table, aggregate) = ("queue".to_owned(), "a".to_owned());
         story.write(Record::Business { event: other, table, aggregate, number: 1 });
-        story.assert_found(RULE, &["the outbox has it, and nobody wrote it", "a business row that nobody wrote"]);
+        story.assert_found(
+            RULE,
+            &["the outbox has it, and nobody wrote it", "a business row that nobody wrote"],
+        );
     }
 
     #[test]

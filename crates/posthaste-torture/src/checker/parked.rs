@@ -83,7 +83,12 @@ mod tests {
 
     #[test]
     fn pr2_an_owner_parks_tries_and_ends_what_it_parked() {
-        let ends = [no_row(Some(7)), state(1, Some(7), None), state(2, Some(7), None), state(2, Some(7), Some("dead"))];
+        let ends = [
+            no_row(Some(7)),
+            state(1, Some(7), None),
+            state(2, Some(7), None),
+            state(2, Some(7), Some("dead")),
+        ];
         for end in ends {
             let (mut story, event) = owned();
             story.change(event, "relay-1", no_row(None), state(1, Some(7), None));

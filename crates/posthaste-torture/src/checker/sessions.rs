@@ -38,7 +38,8 @@ impl<'a> Sessions<'a> {
 
     /// Whether what befell this one befell that holder: it is the name of its session, or of nobody's.
     pub(super) fn befell(&self, whom: &str, holder: &str) -> bool {
-        !self.all.contains(whom) || self.of.get(worker(holder)).is_some_and(|sessions| sessions.contains(whom))
+        !self.all.contains(whom)
+            || self.of.get(worker(holder)).is_some_and(|sessions| sessions.contains(whom))
     }
 }
 

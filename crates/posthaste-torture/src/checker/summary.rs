@@ -132,7 +132,8 @@ mod tests {
         story.deliver(poison, Answer::Rejected);
         story.row(poison, "dead");
         let summary = Summary::of(&story.history(), &rules());
-        let counts = [summary.events, summary.committed, summary.rolled_back, summary.unknown, summary.duplicates];
+        let counts =
+            [summary.events, summary.committed, summary.rolled_back, summary.unknown, summary.duplicates];
         assert_eq!(counts, [6, 4, 1, 1, 1]);
         assert_eq!([summary.deliveries, summary.repeated, summary.unexplained, summary.dead], [6, 3, 1, 1]);
         assert_eq!(summary.faults, BTreeMap::from([("kill".to_owned(), 2)]));
@@ -140,6 +141,9 @@ mod tests {
         assert_eq!(after, [Some(SECOND + MILLI), None]);
         let longest = Some((SECOND + MILLI, SECOND + MILLI));
         assert_eq!(summary.recovery_by_kind(), BTreeMap::from([("kill", longest)]));
-        assert!(summary.to_string().contains("kill       2: next delivery 1.001 s after its end"), "{summary}");
+        assert!(
+            summary.to_string().contains("kill       2: next delivery 1.001 s after its end"),
+            "{summary}"
+        );
     }
 }

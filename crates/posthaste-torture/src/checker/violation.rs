@@ -127,9 +127,17 @@ pub(super) fn show_lines(history: &History, rules: &Rules, violations: &mut [Vio
         let lines = |violation: &Violation| {
             let records = about.get(&violation.subject()).map(Vec::as_slice).unwrap_or_default();
             let felt = faults.felt_at(violation.at).take(FAULTS).map(|fault| Record::Fault(fault.clone()));
-            around(records, violation.at).iter().map(|record| line(record)).chain(felt.map(|f| line(&f))).collect()
+            around(records, violation.at)
+                .iter()
+                .map(|record| line(record))
+                .chain(felt.map(|f| line(&f)))
+                .collect()
         };
-        violations.iter().zip(&chosen).map(|(of, chosen)| if *chosen { lines(of) } else { Vec::new() }).collect()
+        violations
+            .iter()
+            .zip(&chosen)
+            .map(|(of, chosen)| if *chosen { lines(of) } else { Vec::new() })
+            .collect()
     };
     violations.iter_mut().zip(all).for_each(|(violation, lines)| violation.lines = lines);
 }
@@ -179,7 +187,10 @@ mod tests {
         story.row(event, "delivered");
         story.deliver_as(event, Answer::Accepted, |delivery| delivery.payload = "{}".to_owned());
         let found: Vec<_> = story.violations_of("changed");
-        assert!(found.iter().all(|violation| violation.to_string().contains("\"kind\":\"kill\"")), "{found:?}");
+        assert!(
+            found.iter().all(|violation| violation.to_string().contains("\"kind\":\"kill\"")),
+            "{found:?}"
+        );
         assert_eq!(found.len(), 1);
     }
 }
