@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::audit;
+
 /// A whole run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
@@ -70,6 +72,12 @@ impl Plan {
     /// The names of the producers.
     pub fn producer_names(&self) -> Vec<String> {
         (1..=self.producers.len()).map(|number| format!("producer-{number}")).collect()
+    }
+
+    /// Its tables as the audit knows them.
+    pub fn audited(&self) -> Vec<audit::Table> {
+        let table = |table: &Table| audit::Table { name: table.name.clone(), stream: table.is_stream() };
+        self.tables.iter().map(table).collect()
     }
 
     /// What the nemesis does in this run.

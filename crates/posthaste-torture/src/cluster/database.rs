@@ -73,16 +73,16 @@ impl Database {
                 Self { kind: plan.database, place: Place::File(file), client }
             }
         };
-        database.fill(&plan.tables).await?;
+        database.fill(plan).await?;
         Ok(database)
     }
 
     /// Makes the tables, and what watches them.
-    async fn fill(&self, tables: &[Table]) -> Result<()> {
+    async fn fill(&self, plan: &Plan) -> Result<()> {
         for table in ledger::CREATE {
             self.client.execute(table).await?;
         }
-        for table in tables {
+        for table in &plan.tables {
             let store = posthaste::store::connect(&self.own_url().await, &table.name).await?;
             let mode = match table.mode {
                 Mode::Queue { .. } => posthaste::store::Mode::Queue,
@@ -96,7 +96,7 @@ impl Database {
                 self.client.execute(&ledger::ADD_COUNTER.replacen("?, ?", &values, 1)).await?;
             }
         }
-        audit::install(&self.own_url().await, tables).await
+        audit::install(&self.own_url().await, &plan.audited()).await
     }
 
     /// Where the run itself finds it.
