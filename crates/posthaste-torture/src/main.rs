@@ -12,6 +12,7 @@ use posthaste_torture::cluster::guard;
 use posthaste_torture::plan::{Database, Plan};
 use posthaste_torture::run::{Verdict, run};
 use posthaste_torture::{producer, program};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The variable that says where histories go.
 const HOME: &str = "POSTHASTE_TORTURE_HOME";
@@ -53,9 +54,11 @@ fn main() -> Result<ExitCode> {
             let args = Args::parse();
             // Interrupted, it leaves by the way on which everything that runs is ended.
             runtime.block_on(async {
+                let mut terminated = signal(SignalKind::terminate())?;
                 tokio::select! {
                     done = torture(&args) => done,
                     _ = tokio::signal::ctrl_c() => Ok(ExitCode::from(130)),
+                    _ = terminated.recv() => Ok(ExitCode::from(143)),
                 }
             })
         }
