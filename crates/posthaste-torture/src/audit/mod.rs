@@ -48,7 +48,7 @@ struct Dialect {
     create: &'static str,
     /// What makes a trigger.
     trigger: fn(&Trigger) -> Vec<String>,
-    /// What only this database has of a stream: tables, and whether its lanes have a note.
+    /// Whether a stream's places are a table of their own: then its lanes have no note, and its rows are never written.
     places: bool,
     /// A column with a time, as microseconds since 1970.
     micros: fn(&str) -> String,
@@ -63,7 +63,7 @@ struct Dialect {
 const BUSINESS: &str = "
 SELECT id, outbox, aggregate, number FROM torture_business WHERE id > '{after}' ORDER BY id LIMIT {page}";
 
-/// Puts the triggers on these tables of the database at this URL. They are there already.
+/// Puts the triggers on these tables, which are there already, of the database at this URL.
 pub async fn install(url: &str, tables: &[Table]) -> Result<()> {
     let mut connection = Connection::open(url).await?;
     let dialect = connection.dialect();

@@ -11,7 +11,7 @@
 //! Of a stream's event the holder is the owner of its lane at that moment. Its fence before is the one under which it was
 //! being tried, and after that the lane's.
 //!
-//! That a row was settled once more than once shows in the time alone, which is why a change of that is recorded.
+//! A second settlement of a row may show in its time alone, which is why a change of that is recorded, too.
 
 use super::Table;
 

@@ -8,9 +8,12 @@
 
 use super::index::Index;
 use super::violation::Violation;
-use crate::history::{Change, Leased};
+use crate::history::{Change, Fault, Leased};
 
 const RULE: &str = "lane";
+
+/// Faults whose kind begins so end nobody's session.
+const ELSEWHERE: [&str; 3] = ["broker", "fill", "sink"];
 
 pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -74,7 +77,8 @@ fn judge_take(index: &Index<'_>, change: &Change) -> Option<String> {
     }
     let owner = before.holder.as_deref().filter(|owner| *owner != taker)?;
     let until = before.until.filter(|until| until > at)?;
-    let mut faults = index.faults.felt_at(*at);
+    let ends_sessions = |fault: &&Fault| !ELSEWHERE.iter().any(|kind| fault.kind.starts_with(kind));
+    let mut faults = index.faults.felt_at(*at).filter(ends_sessions);
     let is_gone = !session.is_empty() && faults.any(|fault| index.sessions.befell(&fault.whom, owner));
     let early = until - at;
     (!is_gone).then(|| format!("{taker} took it while {owner} owned it for another {early} µs"))
@@ -162,11 +166,13 @@ mod tests {
         let (mut story, lease) = taken();
         story.lane("relay-2", &lease, &owned("two", story.now() + LEASE, 8, 100));
         story.assert_found(RULE, &words);
-        // What befell the taker says nothing of the owner.
-        let (mut story, lease) = taken();
-        story.fault("kill", "relay-2");
-        story.lane("relay-2", &lease, &owned("two", story.now() + LEASE, 8, 100));
-        story.assert_found(RULE, &words);
+        // What befell the taker says nothing of the owner, nor does what befell a sink.
+        for (kind, whom) in [("kill", "relay-2"), ("sink_slow", "stream"), ("broker", "NATS")] {
+            let (mut story, lease) = taken();
+            story.fault(kind, whom);
+            story.lane("relay-2", &lease, &owned("two", story.now() + LEASE, 8, 100));
+            story.assert_found(RULE, &words);
+        }
         // A file does not know whose process is gone.
         let (mut story, lease) = taken();
         story.fault("kill", "relay-1");

@@ -16,7 +16,7 @@
 //! | `order` | first deliveries of a stream's aggregate out of order, or with a gap | `order.rs` |
 //! | `open` | an event that is still to be delivered at the end | `open.rs` |
 //!
-//! All rules look at one [`Index`] of the history and take time in proportion to its length.
+//! All rules look at one index of the history and take time in proportion to its length.
 
 mod attempts;
 mod changed;

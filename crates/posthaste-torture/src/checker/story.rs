@@ -77,7 +77,7 @@ impl Story {
         self.violations().into_iter().filter(|violation| violation.rule == rule).collect()
     }
 
-    /// In how many words a rule says what is wrong: each is asserted to contain one of these, in this order.
+    /// A rule finds as many violations as there are words, in this order, and says them.
     pub(super) fn assert_found(&self, rule: &str, words: &[&str]) {
         let found = self.violations_of(rule);
         let fits = found.len() == words.len() && found.iter().zip(words).all(|(v, w)| v.what.contains(w));
@@ -230,7 +230,7 @@ impl Story {
         self.write(Record::Fault(Fault { kind, whom, from, until: self.now }));
     }
 
-    /// An event's row at the end, or none of its columns but the outcome: `open` if it has none.
+    /// An event's row at the end, with this outcome; `open` is none.
     pub(super) fn row(&mut self, event: Uuid, outcome: &str) {
         self.row_with(event, outcome, 1);
     }
