@@ -46,6 +46,11 @@ pub struct Plan {
 impl Plan {
     /// The usual run of a database, this long.
     pub fn new(database: Database, seed: u64, length: Duration) -> Self {
+        let mut mix = Mix::default();
+        if database == Database::Sqlite {
+            // Whoever has written to a file keeps all others from it until the end of the transaction.
+            (mix.stay_open, mix.open_for) = (1, Duration::from_millis(500));
+        }
         Self {
             seed,
             database,
@@ -55,7 +60,7 @@ impl Plan {
             tables: Table::usual(),
             relays: 3,
             producers: vec![Way::Library, Way::PlainSql, Way::Hot],
-            mix: Mix::default(),
+            mix,
             faults: Kind::ALL.to_vec(),
             calm: Calm::default(),
             settings: Settings::default(),
