@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -216,6 +217,34 @@ fn serve(stream: TcpStream, requests: &Mutex<Vec<Request>>, answers: &(Mutex<boo
         }
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
     }
+}
+
+/// Leads every connection to this address on to another one, but ends the first that asks for something with these words
+/// in it.
+pub(crate) fn forward_but_once(listener: TcpListener, to: SocketAddr, words: &'static str) {
+    let ended = Arc::new(AtomicBool::new(false));
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut other = TcpStream::connect(to).unwrap();
+            let (mut from, mut back) = (other.try_clone().unwrap(), stream.try_clone().unwrap());
+            thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut back);
+                let _ = back.shutdown(std::net::Shutdown::Both);
+            });
+            let ended = Arc::clone(&ended);
+            thread::spawn(move || {
+                let mut piece = [0; 16 * 1024];
+                while let Ok(read @ 1..) = stream.read(&mut piece) {
+                    let asks = piece[..read].windows(words.len()).any(|some| some == words.as_bytes());
+                    if asks && !ended.swap(true, Ordering::SeqCst) || other.write_all(&piece[..read]).is_err()
+                    {
+                        break;
+                    }
+                }
+                let _ = other.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
 }
 
 /// Leads every connection to this address on to another one.

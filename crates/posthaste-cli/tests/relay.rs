@@ -11,7 +11,7 @@ use futures_util::StreamExt;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::daemon::{Daemon, Receiver, forward, wait_for};
+use crate::daemon::{Daemon, Receiver, forward, forward_but_once, wait_for};
 use crate::support::{Db, Dir, Kind, nats_url, server_url, unique};
 
 const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Sqlite];
@@ -310,6 +310,26 @@ fn op1_a_database_that_is_away_at_the_start_is_waited_for() {
         let mut daemon = Daemon::spawn(db.command(["relay"]).env("OUTBOX_DATABASE_URL", away));
         daemon.said("the database is not there yet; the relay waits for it");
         forward(TcpListener::bind(address).unwrap(), real.parse().unwrap());
+        daemon.said("ready; Ctrl-C stops it");
+        assert_eq!(daemon.events(1).len(), 1);
+        daemon.stop();
+    }
+}
+
+#[test]
+fn re11_a_database_that_goes_away_while_the_relay_starts_is_waited_for() {
+    for kind in [Kind::Postgres, Kind::MariaDb] {
+        let db = Db::new(kind);
+        db.run(["migrate", "up"]).exits(0);
+        db.run(["enqueue", "a", "1"]).exits(0);
+        let url = server_url(kind);
+        let real = url.rsplit_once('@').unwrap().1.split_once('/').unwrap().0;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let front = db.url().replace(real, &listener.local_addr().unwrap().to_string());
+        // The connection is there, and ends with the first question: of which mode the table is.
+        forward_but_once(listener, real.parse().unwrap(), "posthaste_migrations");
+        let mut daemon = Daemon::spawn(db.command(["relay"]).env("OUTBOX_DATABASE_URL", front));
+        daemon.said("the database is not there yet; the relay waits for it");
         daemon.said("ready; Ctrl-C stops it");
         assert_eq!(daemon.events(1).len(), 1);
         daemon.stop();

@@ -99,13 +99,7 @@ impl Table {
             );
             return Err(Failure::new(Exit::Table, message));
         }
-        let store = match self.reach(database.url.reveal(), &name, target.dialect()).await {
-            Ok(store) => store,
-            Err(failure) => return Err(explained(failure, &target, None).await),
-        };
-        if let Err(failure) = self.make(&*store, &target).await {
-            return Err(explained(failure, &target, Some(&*store)).await);
-        }
+        let store = self.reach(database.url.reveal(), &name, &target).await?;
         // Opened once: `start` is called once.
         let _ = self.opened.set(Opened::new(store, missing.is_some()));
         Ok(())
@@ -135,19 +129,24 @@ impl Table {
         Ok(())
     }
 
-    async fn reach(&self, url: &str, name: &str, dialect: Dialect) -> Result<Arc<dyn Store>, Failure> {
+    /// Connects and makes the table; a server that goes away in between is waited for, too.
+    async fn reach(&self, url: &str, name: &str, target: &Target) -> Result<Arc<dyn Store>, Failure> {
         let mut said = false;
         loop {
-            let error = match store::connect(url, name).await {
-                Ok(store) => {
-                    *self.waits_for.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                    return Ok(store);
-                }
-                // A file that cannot be opened stays so until somebody does something.
-                Err(error) if dialect == Dialect::Sqlite || *error.kind() != ErrorKind::Unreachable => {
-                    return Err(error.into());
-                }
-                Err(error) => error,
+            let (failure, store) = match store::connect(url, name).await {
+                Ok(store) => match self.make(&*store, target).await {
+                    Ok(()) => {
+                        *self.waits_for.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                        return Ok(store);
+                    }
+                    Err(failure) => (failure, Some(store)),
+                },
+                Err(error) => (error.into(), None),
+            };
+            let away = failure.library().filter(|error| *error.kind() == ErrorKind::Unreachable);
+            // A file that cannot be opened stays so until somebody does something.
+            let Some(error) = away.filter(|_| target.dialect() != Dialect::Sqlite) else {
+                return Err(explained(failure, target, store.as_deref()).await);
             };
             if !said {
                 tracing::warn!(table = name, %error, "the database is not there yet; the relay waits for it");
