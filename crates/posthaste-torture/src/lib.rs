@@ -2,4 +2,6 @@
 //! checker knows.
 #![allow(missing_docs, reason = "an unpublished crate: names and the modules' first lines say it")]
 
+pub mod checker;
+pub mod crash;
 pub mod history;
