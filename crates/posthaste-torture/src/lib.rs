@@ -2,6 +2,9 @@
 //! checker knows.
 #![allow(missing_docs, reason = "an unpublished crate: names and the modules' first lines say it")]
 
+pub mod audit;
 pub mod checker;
 pub mod crash;
 pub mod history;
+pub mod ledger;
+pub mod plan;

@@ -1,0 +1,80 @@
+//! What was broken, and for how long that may be felt: until a lease later, and some.
+
+use crate::history::{Fault, History, Micros, Record};
+
+use super::Rules;
+
+/// The faults of a run.
+pub(super) struct Faults<'a> {
+    all: Vec<&'a Fault>,
+    /// How long after its end one may be felt.
+    after: Micros,
+    /// When at least one was felt: from and until, in order and apart from each other.
+    felt: Vec<(Micros, Micros)>,
+}
+
+impl<'a> Faults<'a> {
+    pub(super) fn of(history: &'a History, rules: &Rules) -> Self {
+        let fault = |record: &'a Record| match record {
+            Record::Fault(fault) => Some(fault),
+            _ => None,
+        };
+        let mut all: Vec<&Fault> = history.records.iter().filter_map(fault).collect();
+        all.sort_by_key(|fault| fault.from);
+        let after = rules.lease + rules.slack;
+        let mut felt: Vec<(Micros, Micros)> = Vec::new();
+        for fault in &all {
+            let until = fault.until.saturating_add(after);
+            match felt.last_mut() {
+                Some(last) if fault.from <= last.1 => last.1 = last.1.max(until),
+                _ => felt.push((fault.from, until)),
+            }
+        }
+        Self { all, after, felt }
+    }
+
+    /// Whether one was felt at some time from one moment to another.
+    pub(super) fn felt_between(&self, from: Micros, until: Micros) -> bool {
+        let begun = self.felt.partition_point(|felt| felt.0 <= until);
+        begun > 0 && self.felt[begun - 1].1 >= from
+    }
+
+    /// Those that were felt at a moment.
+    pub(super) fn felt_at(&self, at: Micros) -> impl Iterator<Item = &'a Fault> + '_ {
+        let begun = self.all.partition_point(|fault| fault.from <= at);
+        let after = self.after;
+        self.all[..begun].iter().filter(move |fault| fault.until.saturating_add(after) >= at).copied()
+    }
+
+    /// In the order in which they began.
+    pub(super) fn all(&self) -> &[&'a Fault] {
+        &self.all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history(faults: &[(Micros, Micros)]) -> History {
+        let fault = |(from, until): &(Micros, Micros)| {
+            Record::Fault(Fault { kind: "kill".into(), whom: "relay-1".into(), from: *from, until: *until })
+        };
+        History { records: faults.iter().map(fault).collect() }
+    }
+
+    #[test]
+    fn pr2_a_fault_is_felt_for_a_lease_and_the_slack_after_its_end() {
+        let history = history(&[(100, 110), (500, 510), (505, 506)]);
+        let faults = Faults::of(&history, &Rules { lease: 30, slack: 10, ..Rules::default() });
+        let felt = |from, until| faults.felt_between(from, until);
+        assert!(!felt(0, 99));
+        assert!(felt(0, 100) && felt(150, 400) && felt(0, 1000) && felt(120, 130));
+        assert!(!felt(151, 499));
+        assert!(felt(550, 600));
+        assert!(!felt(551, 600));
+        assert_eq!(faults.felt_at(150).count(), 1);
+        assert_eq!(faults.felt_at(151).count(), 0);
+        assert_eq!(faults.felt_at(506).count(), 2);
+    }
+}
