@@ -13,6 +13,7 @@ cargo xtask services down [--wipe]  stop them; --wipe removes their data, too
 cargo xtask services status         one line per server
 cargo xtask test [STEP…] [-- ARG…]  run all steps, or the named ones, until one fails
 cargo xtask bench [ARG…]            measure posthaste beside its limits and peers; `bench --help` says more
+cargo xtask torture [ARG…]          break everything around posthaste and check that nothing is lost; `torture --help` says more
 
 Steps, in their order: fmt clippy features test doctest examples doc deny
 ARGs go to `cargo nextest run` (to `cargo test` where nextest is not installed).
@@ -40,6 +41,11 @@ pub(crate) enum Request {
         /// Arguments for the benchmarks, which say themselves what they know.
         arguments: Vec<String>,
     },
+    /// Break everything around posthaste.
+    Torture {
+        /// Arguments for the run, which says itself what it knows.
+        arguments: Vec<String>,
+    },
     /// Run steps.
     Test {
         /// Which ones, in the order they run in.
@@ -55,6 +61,10 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Reque
     if arguments.first().is_some_and(|word| word == "bench") {
         arguments.remove(0);
         return Ok(Request::Bench { arguments });
+    }
+    if arguments.first().is_some_and(|word| word == "torture") {
+        arguments.remove(0);
+        return Ok(Request::Torture { arguments });
     }
     let (own, rest) = match arguments.iter().position(|argument| argument == "--") {
         Some(at) => (&arguments[..at], Some(&arguments[at + 1..])),
@@ -77,7 +87,9 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Reque
             bail!("`services {}` is unknown; known are: up, down [--wipe], status", other.join(" "))
         }
         ["test", ref names @ ..] => test(names, rest.unwrap_or_default()),
-        ref other => bail!("`{}` is unknown; known are: services, test, bench, --help", other.join(" ")),
+        ref other => {
+            bail!("`{}` is unknown; known are: services, test, bench, torture, --help", other.join(" "))
+        }
     }
 }
 
@@ -119,6 +131,12 @@ mod tests {
         assert_eq!(read("services down"), Ok(Request::Down { wipe: false }));
         let wipe = read("services down --wipe");
         assert_eq!(wipe, Ok(Request::Down { wipe: true }));
+    }
+
+    #[test]
+    fn what_a_run_under_fire_is_told_is_its_own_to_understand() {
+        let arguments = ["--minutes", "2", "--help"].map(str::to_owned).to_vec();
+        assert_eq!(read("torture --minutes 2 --help"), Ok(Request::Torture { arguments }));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The chores of this workspace: `cargo xtask services …` runs private database servers,
-//! `cargo xtask test` runs everything that must pass, `cargo xtask bench` measures.
+//! `cargo xtask test` runs everything that must pass, `cargo xtask bench` measures, `cargo xtask torture` breaks everything
+//! around posthaste.
 //!
 //! It is written in Rust with `anyhow` as its only dependency, so that a fresh clone needs nothing
 //! but the toolchain, and building it takes seconds.
@@ -31,6 +32,7 @@ mod server;
 mod services;
 mod step;
 mod test;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -61,6 +63,7 @@ fn run() -> Result<()> {
         Request::Down { wipe } => services::down(&layout, wipe),
         Request::Status => services::status(&layout),
         Request::Bench { arguments } => bench::run(&layout, &arguments),
+        Request::Torture { arguments } => torture::run(&layout, &arguments),
         Request::Test { steps, rest } => test::run(&layout, &steps, &rest),
     }
 }

@@ -195,7 +195,9 @@ impl History {
             }
             let text = std::fs::read(&path)?;
             // A process that is killed and started again goes on behind a line that was cut off.
-            records.extend(text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()));
+            records.extend(
+                text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()),
+            );
         }
         Ok(Self { records })
     }

@@ -6,7 +6,7 @@
 //!
 //! | table | columns |
 //! |---|---|
-//! | `torture_counter` | `outbox`, `aggregate`, `last` |
+//! | `torture_counter` | `outbox`, `aggregate`, `counted` |
 //! | `torture_business` | `id` (the event's, as text), `outbox`, `aggregate`, `number`, `hash` (of the payload) |
 //!
 //! The SQL is the same on all databases but for the placeholders.
@@ -18,7 +18,7 @@ pub const CREATE: [&str; 2] = [
     "CREATE TABLE torture_counter (
         outbox    VARCHAR(64) NOT NULL,
         aggregate VARCHAR(64) NOT NULL,
-        last      BIGINT      NOT NULL,
+        counted   BIGINT      NOT NULL,
         PRIMARY KEY (outbox, aggregate))",
     "CREATE TABLE torture_business (
         id        CHAR(36)    NOT NULL PRIMARY KEY,
@@ -29,13 +29,14 @@ pub const CREATE: [&str; 2] = [
 ];
 
 /// A counter that nothing was counted by yet; its outbox and aggregate are bound.
-pub const ADD_COUNTER: &str = "INSERT INTO torture_counter (outbox, aggregate, last) VALUES (?, ?, 0)";
+pub const ADD_COUNTER: &str = "INSERT INTO torture_counter (outbox, aggregate, counted) VALUES (?, ?, 0)";
 
 /// Takes a counter forward, and keeps it from others; how far, outbox and aggregate are bound.
-pub const COUNT_ON: &str = "UPDATE torture_counter SET last = last + ? WHERE outbox = ? AND aggregate = ?";
+pub const COUNT_ON: &str =
+    "UPDATE torture_counter SET counted = counted + ? WHERE outbox = ? AND aggregate = ?";
 
 /// How far a counter is; outbox and aggregate are bound.
-pub const COUNTED: &str = "SELECT last FROM torture_counter WHERE outbox = ? AND aggregate = ?";
+pub const COUNTED: &str = "SELECT counted FROM torture_counter WHERE outbox = ? AND aggregate = ?";
 
 /// A business row; all its columns are bound, in their order.
 pub const ADD_BUSINESS: &str =

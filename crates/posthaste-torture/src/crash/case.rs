@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 
-use super::child::{LEASE, MAX_ATTEMPTS, Order, Role};
+use super::child::{ARGUMENT, LEASE, MAX_ATTEMPTS, Order, Role};
 use super::ground::Ground;
 use super::{Scenario, TABLE};
 use crate::checker::Rules;
@@ -118,7 +118,7 @@ async fn outcome(command: &mut Command) -> Result<Output> {
 /// A child, not started yet.
 pub fn child(rig: &Rig, order: &Order) -> Command {
     let mut command = Command::new(&rig.program);
-    command.arg("crash-child").args(order.arguments()).kill_on_drop(true);
+    command.arg(ARGUMENT).args(order.arguments()).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command
 }

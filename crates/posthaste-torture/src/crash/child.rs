@@ -29,6 +29,9 @@ use super::site::Site;
 use super::{Scenario, TABLE};
 use crate::history::{self, Answer, Ending, Intent, Record, Writer, now};
 
+/// The argument by which this program is told to be one.
+pub const ARGUMENT: &str = "crash-child";
+
 /// Most attempts at an event.
 pub const MAX_ATTEMPTS: u32 = 8;
 

@@ -22,7 +22,7 @@ pub mod site;
 
 use posthaste::store::Mode;
 
-use crate::plan;
+use crate::audit;
 
 /// The outbox of every case.
 pub const TABLE: &str = "outbox";
@@ -61,13 +61,8 @@ impl Scenario {
     }
 
     /// The outbox, for those who look at it by themselves.
-    pub fn table(self) -> plan::Table {
-        let mode = match self {
-            Self::Queue => plan::Mode::Queue { keep: true },
-            Self::Brief => plan::Mode::Queue { keep: false },
-            Self::Stream => plan::Mode::Stream { lanes: LANES },
-        };
-        plan::Table { name: TABLE.to_owned(), mode, sink: plan::Sink::Http, aggregates: 0 }
+    pub fn table(self) -> audit::Table {
+        audit::Table { name: TABLE.to_owned(), stream: self == Self::Stream }
     }
 }
 

@@ -1,0 +1,159 @@
+//! A `posthaste relay` process, with a configuration of its own.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::guard::Guard;
+use super::process::Process;
+use crate::plan::{Plan, Sink};
+use crate::program;
+use crate::subscriber;
+
+/// A relay that runs, or is down for a while.
+#[derive(Debug)]
+pub struct Relay {
+    name: String,
+    config: PathBuf,
+    log: PathBuf,
+    env: Vec<(String, String)>,
+    guard: Arc<Guard>,
+    pub process: Option<Process>,
+}
+
+/// Where a relay finds what it needs.
+pub struct Places<'a> {
+    pub database: &'a str,
+    pub recorder: &'a str,
+    pub broker: &'a str,
+}
+
+impl Relay {
+    /// One that is not started yet; its configuration and log are in this directory.
+    pub fn new(
+        name: &str,
+        plan: &Plan,
+        places: &Places<'_>,
+        directory: &Path,
+        guard: &Arc<Guard>,
+    ) -> Result<Self> {
+        let config = directory.join(format!("{name}.toml"));
+        std::fs::write(&config, configuration(plan, places))?;
+        Ok(Self {
+            name: name.to_owned(),
+            config,
+            log: directory.join(format!("{name}.log")),
+            env: plan.relay_env.clone(),
+            guard: Arc::clone(guard),
+            process: None,
+        })
+    }
+
+    /// Starts it, if it does not run.
+    pub fn start(&mut self) -> Result<()> {
+        if self.process.is_none() {
+            let mut command = Command::new(program::posthaste()?);
+            command.arg("relay").arg("--config").arg(&self.config);
+            for (name, _) in
+                std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OUTBOX_"))
+            {
+                command.env_remove(name);
+            }
+            command.envs(self.env.iter().cloned());
+            self.process = Some(Process::start(command, &self.log, &self.guard)?);
+        }
+        Ok(())
+    }
+
+    /// What is wrong with it, if it should run and does not any more.
+    pub fn has_failed(&mut self) -> Option<String> {
+        let process = self.process.as_mut()?;
+        let status = process.ended()?;
+        let words = process.last_words();
+        self.process = None;
+        Some(format!("{} ended by itself with {status}: {words}", self.name))
+    }
+}
+
+/// The file that a relay is told everything by.
+fn configuration(plan: &Plan, places: &Places<'_>) -> String {
+    let settings = &plan.settings;
+    let tables: Vec<String> = plan.tables.iter().map(|table| format!("{:?}", table.name)).collect();
+    let mut text = format!(
+        r#"[database]
+url = {database:?}
+
+[relay]
+tables = [{tables}]
+lease = "{lease}"
+lane_lease = "{lane_lease}"
+timeout = "{timeout}"
+poll_interval = "{poll}"
+max_attempts = {max_attempts}
+backoff_first = "{backoff_first}"
+backoff_longest = "{backoff_longest}"
+probe_first = "{probe_first}"
+probe_longest = "{probe_longest}"
+stats_interval = "2s"
+drain_timeout = "4s"
+
+[http]
+enabled = false
+"#,
+        database = places.database,
+        tables = tables.join(", "),
+        lease = millis(settings.lease),
+        lane_lease = millis(settings.lane_lease),
+        timeout = millis(settings.timeout),
+        poll = millis(settings.poll),
+        max_attempts = settings.max_attempts,
+        backoff_first = millis(settings.backoff.0),
+        backoff_longest = millis(settings.backoff.1),
+        probe_first = millis(settings.probe.0),
+        probe_longest = millis(settings.probe.1),
+    );
+    let sink_timeout = millis(settings.sink_timeout);
+    for table in &plan.tables {
+        let name = &table.name;
+        let retention = if table.keeps() { "24h" } else { "0s" };
+        let sink = match table.sink {
+            Sink::Http => {
+                format!("kind = \"http\"\nurl = \"{}/{name}\"\ntimeout = \"{sink_timeout}\"", places.recorder)
+            }
+            Sink::Nats => format!(
+                "kind = \"nats\"\nurl = {:?}\nstream = {:?}\nack_timeout = \"{sink_timeout}\"",
+                places.broker,
+                subscriber::STREAM
+            ),
+        };
+        // Writing to a text cannot fail.
+        let _ = write!(
+            text,
+            r#"
+[tables.{name}]
+retention = "{retention}"
+
+[topics."{poison}"]
+on_dead = "skip"
+
+[sinks.{name}]
+{sink}
+connect_timeout = "1s"
+
+[[routes]]
+tables = ["{name}"]
+sink = "{name}"
+"#,
+            poison = table.topic(true)
+        );
+    }
+    text
+}
+
+fn millis(duration: Duration) -> String {
+    format!("{}ms", duration.as_millis())
+}

@@ -1,0 +1,112 @@
+//! A run from its beginning to its verdict.
+//!
+//! Servers and sinks come up, then relays, then producers; the nemesis rages for as long as the plan says. Then nothing is
+//! broken any more: producers finish, relays deliver the rest, and end. What the database and the broker have written
+//! down joins the history, and the checker reads it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::audit;
+use crate::checker::{self, Rules};
+use crate::cluster::Cluster;
+use crate::history::{History, Micros, Writer};
+use crate::nemesis;
+use crate::plan::{self, Plan};
+use crate::report::Report;
+use crate::subscriber;
+
+/// How far from a fault its consequences may be seen: leases and lanes end, connections time out, sinks rest, retries wait.
+const SLACK: Duration = Duration::from_secs(20);
+
+/// How a run went.
+#[derive(Debug)]
+pub struct Verdict {
+    pub report: Report,
+    /// Promises that were not kept, by the history.
+    pub violations: Vec<String>,
+    /// What else happened that must not: processes that ended by themselves, events that nobody delivers.
+    pub complaints: Vec<String>,
+    /// Where the history is.
+    pub directory: PathBuf,
+}
+
+impl Verdict {
+    pub fn is_good(&self) -> bool {
+        self.violations.is_empty() && self.complaints.is_empty()
+    }
+}
+
+/// Runs all of it; the history goes to this directory, which must be there and empty. What happens meanwhile is told.
+pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result<Verdict> {
+    std::fs::write(directory.join("plan.json"), serde_json::to_vec_pretty(plan)?)?;
+    let cluster = Cluster::prepare(plan, directory).await?;
+    cluster.start_relays().await?;
+    cluster.start_producers().await?;
+    tell(format!("everything is up; producers write for {:?}", plan.length));
+    fire(plan, &cluster, directory, tell).await?;
+    tell("nothing is broken any more".to_owned());
+    cluster.stop_producers().await?;
+    let drained = cluster.drain().await?;
+    tell(format!("the rest took {drained:.1?}"));
+    cluster.stop_relays().await?;
+    collect(plan, &cluster, directory).await?;
+    let complaints = cluster.complaints();
+    // The checker has the machine for itself.
+    cluster.end().await?;
+    let history = History::read(directory)?;
+    tell(format!("checking {} lines of history", history.records.len()));
+    let violations = checker::check(&history, &rules(plan)).iter().map(ToString::to_string).collect();
+    let report = Report::new(plan, &history);
+    Ok(Verdict { report, violations, complaints, directory: directory.to_owned() })
+}
+
+/// The part of a run in which things break.
+async fn fire(plan: &Plan, cluster: &Cluster, directory: &Path, tell: &dyn Fn(String)) -> Result<()> {
+    let began = Instant::now();
+    let rage = nemesis::rage(plan, cluster, directory);
+    let mut rage = std::pin::pin!(rage);
+    let mut rages = true;
+    let mut told = Instant::now();
+    while rages || began.elapsed() < plan.length {
+        tokio::select! {
+            raged = &mut rage, if rages => {
+                raged?;
+                rages = false;
+            }
+            () = tokio::time::sleep(Duration::from_millis(500)) => cluster.look_after().await?,
+        }
+        if told.elapsed() > Duration::from_secs(30) {
+            told = Instant::now();
+            tell(format!("{:.0?} of {:?}", began.elapsed(), plan.length));
+        }
+    }
+    Ok(())
+}
+
+/// Adds what the database and the broker know.
+async fn collect(plan: &Plan, cluster: &Cluster, directory: &Path) -> Result<()> {
+    let writer = Writer::open(directory, "database")?;
+    audit::collect(&cluster.database_url().await, &plan::audited(&plan.tables), &writer)
+        .await
+        .context("the database's record")?;
+    if let Some(url) = cluster.broker_url().await {
+        let writer = Writer::open(directory, "broker")?;
+        subscriber::collect(&url, &writer).await.context("the broker's record")?;
+    }
+    Ok(())
+}
+
+fn rules(plan: &Plan) -> Rules {
+    let micros = |duration: Duration| Micros::try_from(duration.as_micros()).unwrap_or(Micros::MAX);
+    let streams = plan.tables.iter().filter(|table| table.is_stream());
+    Rules {
+        max_attempts: i64::from(plan.settings.max_attempts),
+        lease: micros(plan.settings.lease),
+        slack: micros(SLACK),
+        streams: streams.map(|table| table.name.clone()).collect(),
+        ..Rules::default()
+    }
+}

@@ -1,0 +1,43 @@
+//! Short runs with everything in them, on each database.
+
+use std::path::Path;
+use std::time::Duration;
+
+use posthaste_torture::plan::{Database, Plan};
+use posthaste_torture::run::run;
+
+/// Runs a plan, and demands that nothing was lost, invented, out of order or stuck. The history of one that fails is kept.
+async fn survives(plan: Plan) {
+    let directory =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("torture-{}", uuid::Uuid::now_v7().simple()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let verdict = run(&plan, &directory, &|line| println!("{line}")).await.unwrap();
+    println!("{}", verdict.report);
+    let wrong = [&verdict.complaints[..], &verdict.violations[..]].concat();
+    assert!(wrong.is_empty(), "seed {}, history in {}: {:#?}", plan.seed, directory.display(), wrong);
+    let report = &verdict.report;
+    assert!(report.committed > 1000 && report.fault_count() >= 10, "nothing much has happened: {report}");
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+fn plan(database: Database, seed: u64, seconds: u64) -> Plan {
+    let mut plan = Plan::new(database, seed, Duration::from_secs(seconds));
+    // Everything is several times slower than in earnest.
+    plan.events_per_second = 80;
+    plan
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pr2_nothing_is_lost_under_fire_on_postgres() {
+    survives(plan(Database::Postgres, 1, 45)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pr2_nothing_is_lost_under_fire_on_mariadb() {
+    survives(plan(Database::MariaDb, 2, 30)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pr2_nothing_is_lost_under_fire_on_sqlite() {
+    survives(plan(Database::Sqlite, 3, 30)).await;
+}

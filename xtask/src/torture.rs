@@ -1,0 +1,53 @@
+//! `cargo xtask torture`: builds the binary and what tortures it, in release and without what is for tests alone, and
+//! tells the latter where the programs of the servers are, which account they run as, and where their data may be.
+
+use anyhow::{Context, Result, bail};
+
+use crate::home::Home;
+use crate::layout::Layout;
+use crate::{cargo, engine, install};
+
+/// A run with these arguments, which the program says itself what they are; in the end its exit is this one's.
+pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
+    let mut build = cargo::command();
+    build.args([
+        "build",
+        "--quiet",
+        "--release",
+        "--locked",
+        "-p",
+        "posthaste-cli",
+        "-p",
+        "posthaste-torture",
+    ]);
+    build.current_dir(&layout.root).arg("--target-dir").arg(&layout.target);
+    if !build.status().context("cannot run cargo")?.success() {
+        bail!("what is to be tortured cannot be built");
+    }
+    let mut command = std::process::Command::new(layout.target.join("release/posthaste-torture"));
+    command.args(arguments);
+    let containers = install::ensure()?;
+    if let [first, ..] = containers[..] {
+        bail!(
+            "{first} would run in a container, which cannot be killed and started again: install its programs"
+        );
+    }
+    for engine in engine::all() {
+        let account = engine.account()?;
+        let programs = engine.programs()?;
+        let home = Home::choose(layout, &format!("torture-{}", engine.name()), None, &account)?;
+        command
+            .env(engine.variable("CREATE"), programs.create)
+            .env(engine.variable("SERVE"), programs.serve)
+            .env(engine.variable("ACCOUNT"), format!("{}:{}", account.uid, account.gid))
+            .env(engine.variable("HOME"), &home.0);
+    }
+    let histories = layout.target.join("torture");
+    std::fs::create_dir_all(&histories).with_context(|| format!("cannot make {}", histories.display()))?;
+    command.env("POSTHASTE_TORTURE_HOME", histories);
+    let status = command.status().context("cannot run posthaste-torture")?;
+    if !status.success() {
+        bail!("the torture ended with {status}");
+    }
+    Ok(())
+}
