@@ -74,6 +74,12 @@ impl Plan {
         (1..=self.producers.len()).map(|number| format!("producer-{number}")).collect()
     }
 
+    /// Its tables as the audit knows them.
+    pub fn audited(&self) -> Vec<audit::Table> {
+        let table = |table: &Table| audit::Table { name: table.name.clone(), stream: table.is_stream() };
+        self.tables.iter().map(table).collect()
+    }
+
     /// What the nemesis does in this run.
     pub fn possible_faults(&self) -> Vec<Kind> {
         let has = |sink| self.tables.iter().any(|table| table.sink == sink);
@@ -163,11 +169,6 @@ impl Table {
     pub fn topic(&self, poison: bool) -> String {
         format!("torture.{}.{}", self.name, if poison { "poison" } else { "event" })
     }
-}
-
-/// Tables, for whoever puts triggers on them.
-pub fn audited(tables: &[Table]) -> Vec<audit::Table> {
-    tables.iter().map(|table| audit::Table { name: table.name.clone(), stream: table.is_stream() }).collect()
 }
 
 /// What a table is.

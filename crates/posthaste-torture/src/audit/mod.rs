@@ -127,7 +127,7 @@ async fn changes(connection: &mut Connection, writer: &Writer) -> Result<()> {
 async fn rows(connection: &mut Connection, table: &str, writer: &Writer) -> Result<()> {
     let Dialect { rows, first_row, .. } = connection.dialect();
     let sql = rows.replace("{table}", table).replace("{page}", &PAGE.to_string());
-    let mut last = first_row.to_owned();
+    let mut last = (*first_row).to_owned();
     loop {
         let page: Vec<(String, String, i64, String)> = connection.rows(sql.replace("{after}", &last)).await?;
         let Some((key, ..)) = page.last() else { return Ok(()) };

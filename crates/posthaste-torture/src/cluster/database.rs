@@ -21,7 +21,7 @@ const NAME: &str = "torture";
 
 /// What everybody writes to.
 #[derive(Debug)]
-pub struct Database {
+pub(super) struct Database {
     kind: plan::Database,
     place: Place,
     client: Client,
@@ -29,13 +29,13 @@ pub struct Database {
 
 #[derive(Debug)]
 enum Place {
-    Server(Mutex<Server>, u16),
+    Server(Box<Mutex<Server>>, u16),
     File(PathBuf),
 }
 
 impl Database {
     /// A new one with the tables of the plan, and accounts for these clients where those are told apart by them.
-    pub async fn start(
+    pub(super) async fn start(
         plan: &Plan,
         clients: &[String],
         directory: &Path,
@@ -48,7 +48,7 @@ impl Database {
                 Client::Postgres(first).execute(&format!("CREATE DATABASE {NAME}")).await?;
                 let client = Client::Postgres(PgPool::connect_lazy(&server.url(NAME))?);
                 let port = server.port();
-                Self { kind: plan.database, place: Place::Server(Mutex::new(server), port), client }
+                Self { kind: plan.database, place: Place::Server(Box::new(Mutex::new(server)), port), client }
             }
             plan::Database::MariaDb => {
                 let server = Server::start(Engine::MariaDb, guard).await?;
@@ -60,7 +60,7 @@ impl Database {
                 }
                 let client = Client::MariaDb(MySqlPool::connect_lazy(&server.url(NAME))?);
                 let port = server.port();
-                Self { kind: plan.database, place: Place::Server(Mutex::new(server), port), client }
+                Self { kind: plan.database, place: Place::Server(Box::new(Mutex::new(server)), port), client }
             }
             plan::Database::Sqlite => {
                 let file = directory.join("database.db");
@@ -73,16 +73,16 @@ impl Database {
                 Self { kind: plan.database, place: Place::File(file), client }
             }
         };
-        database.fill(&plan.tables).await?;
+        database.fill(plan).await?;
         Ok(database)
     }
 
     /// Makes the tables, and what watches them.
-    async fn fill(&self, tables: &[Table]) -> Result<()> {
+    async fn fill(&self, plan: &Plan) -> Result<()> {
         for table in ledger::CREATE {
             self.client.execute(table).await?;
         }
-        for table in tables {
+        for table in &plan.tables {
             let store = posthaste::store::connect(&self.own_url().await, &table.name).await?;
             let mode = match table.mode {
                 Mode::Queue { .. } => posthaste::store::Mode::Queue,
@@ -96,11 +96,11 @@ impl Database {
                 self.client.execute(&ledger::ADD_COUNTER.replacen("?, ?", &values, 1)).await?;
             }
         }
-        audit::install(&self.own_url().await, &plan::audited(tables)).await
+        audit::install(&self.own_url().await, &plan.audited()).await
     }
 
     /// Where the run itself finds it.
-    pub async fn own_url(&self) -> String {
+    pub(super) async fn own_url(&self) -> String {
         match &self.place {
             Place::Server(server, _) => server.lock().await.url(NAME),
             Place::File(file) => format!("sqlite://{}", file.display()),
@@ -108,7 +108,7 @@ impl Database {
     }
 
     /// A way to it for a client of its own; none where it has no server.
-    pub async fn proxy(&self) -> Result<Option<Proxy>> {
+    pub(super) async fn proxy(&self) -> Result<Option<Proxy>> {
         match &self.place {
             Place::Server(_, port) => Ok(Some(Proxy::start(*port).await?)),
             Place::File(_) => Ok(None),
@@ -116,7 +116,7 @@ impl Database {
     }
 
     /// Where this client finds it, by its own way.
-    pub fn url(&self, client: &str, proxy: Option<&Proxy>) -> Result<String> {
+    pub(super) fn url(&self, client: &str, proxy: Option<&Proxy>) -> Result<String> {
         let port = || proxy.map(Proxy::port).context("a server is reached through a proxy");
         Ok(match (&self.place, self.kind) {
             (Place::File(file), _) => format!("sqlite://{}", file.display()),
@@ -126,14 +126,14 @@ impl Database {
     }
 
     /// The server dies and is down until it is started again.
-    pub async fn crash(&self) -> Result<()> {
+    pub(super) async fn crash(&self) -> Result<()> {
         match &self.place {
             Place::Server(server, _) => server.lock().await.crash().await,
             Place::File(_) => Ok(()),
         }
     }
 
-    pub async fn start_again(&self) -> Result<()> {
+    pub(super) async fn start_again(&self) -> Result<()> {
         match &self.place {
             Place::Server(server, _) => server.lock().await.start_again().await,
             Place::File(_) => Ok(()),
@@ -141,7 +141,7 @@ impl Database {
     }
 
     /// The server ends about one of `one_of` of the clients' connections; how many.
-    pub async fn terminate(&self, one_of: u32, random: &mut fastrand::Rng) -> Result<u64> {
+    pub(super) async fn terminate(&self, one_of: u32, random: &mut fastrand::Rng) -> Result<u64> {
         let sessions = match &self.client {
             Client::Postgres(_) => {
                 "SELECT pid::bigint FROM pg_stat_activity WHERE application_name LIKE 'relay-%' OR application_name LIKE 'producer-%'"
@@ -166,7 +166,7 @@ impl Database {
     }
 
     /// How many events of a table have been neither delivered nor given up.
-    pub async fn backlog(&self, table: &Table) -> Result<i64> {
+    pub(super) async fn backlog(&self, table: &Table) -> Result<i64> {
         let sql =
             format!("SELECT count(*) FROM {}_status WHERE status IN ('pending', 'processing')", table.name);
         let counts = self.client.numbers(&sql).await?;
@@ -174,7 +174,7 @@ impl Database {
     }
 
     /// What is left of a table, for people.
-    pub async fn leftovers(&self, table: &Table) -> Result<Vec<String>> {
+    pub(super) async fn leftovers(&self, table: &Table) -> Result<Vec<String>> {
         let mut shown = vec!["status", "id", "aggregate_id", "attempts", "last_error", "available_at"];
         shown.extend(if table.is_stream() { ["lane", "owner"] } else { ["locked_by", "locked_until"] });
         let shown = as_text(&shown, self.kind);

@@ -14,7 +14,7 @@ use super::guard::Guard;
 
 /// A running process. It is killed when this is dropped, and by the guard when nobody is there to drop it.
 #[derive(Debug)]
-pub struct Process {
+pub(super) struct Process {
     child: Child,
     log: PathBuf,
     guard: Arc<Guard>,
@@ -23,7 +23,7 @@ pub struct Process {
 
 impl Process {
     /// Starts it; what it says goes to the end of this log.
-    pub fn start(mut command: std::process::Command, log: &Path, guard: &Arc<Guard>) -> Result<Self> {
+    pub(super) fn start(mut command: std::process::Command, log: &Path, guard: &Arc<Guard>) -> Result<Self> {
         let file = File::options().create(true).append(true).open(log)?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let name = command.get_program().to_owned();
@@ -35,12 +35,12 @@ impl Process {
     }
 
     /// Whether it has ended, and how.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
     /// Sends it a signal, if it runs.
-    pub fn signal(&mut self, signal: Signal) {
+    pub(super) fn signal(&mut self, signal: Signal) {
         // While nobody has asked for its end, its number is nobody else's.
         if self.ended().is_none()
             && let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw)
@@ -50,13 +50,17 @@ impl Process {
     }
 
     /// Sends it a signal and waits for its end.
-    pub async fn end(&mut self, signal: Signal) -> Result<ExitStatus> {
+    pub(super) async fn end(&mut self, signal: Signal) -> Result<ExitStatus> {
         self.signal(signal);
         Ok(self.child.wait().await?)
     }
 
     /// The same, but for no longer than this; then it is killed, and the answer is `None`.
-    pub async fn end_within(&mut self, signal: Signal, patience: Duration) -> Result<Option<ExitStatus>> {
+    pub(super) async fn end_within(
+        &mut self,
+        signal: Signal,
+        patience: Duration,
+    ) -> Result<Option<ExitStatus>> {
         self.signal(signal);
         match tokio::time::timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(Some(status?)),
@@ -68,12 +72,12 @@ impl Process {
     }
 
     /// Waits for its end.
-    pub async fn wait(&mut self) -> Result<ExitStatus> {
+    pub(super) async fn wait(&mut self) -> Result<ExitStatus> {
         Ok(self.child.wait().await?)
     }
 
     /// The last lines it has written.
-    pub fn last_words(&self) -> String {
+    pub(super) fn last_words(&self) -> String {
         tail(&self.log)
     }
 }
@@ -88,7 +92,7 @@ impl Drop for Process {
 }
 
 /// The last lines of a log.
-pub fn tail(log: &Path) -> String {
+pub(super) fn tail(log: &Path) -> String {
     const LINES: usize = 20;
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

@@ -13,18 +13,18 @@ use crate::program;
 
 /// A producer that runs, or is down for a while.
 #[derive(Debug)]
-pub struct Producer {
+pub(super) struct Producer {
     name: String,
     orders: PathBuf,
     log: PathBuf,
     env: Vec<(String, String)>,
     guard: Arc<Guard>,
-    pub process: Option<Process>,
+    pub(super) process: Option<Process>,
 }
 
 impl Producer {
     /// One that is not started yet; its orders and log are in this directory.
-    pub fn new(
+    pub(super) fn new(
         orders: &Orders,
         env: &[(String, String)],
         directory: &Path,
@@ -43,7 +43,7 @@ impl Producer {
     }
 
     /// Starts it, if it does not run.
-    pub fn start(&mut self) -> Result<()> {
+    pub(super) fn start(&mut self) -> Result<()> {
         if self.process.is_none() {
             let mut command = Command::new(program::torture()?);
             command.arg(ARGUMENT).arg(&self.orders).envs(self.env.iter().cloned());
@@ -53,7 +53,7 @@ impl Producer {
     }
 
     /// What is wrong with it, if it should run and does not any more.
-    pub fn has_failed(&mut self) -> Option<String> {
+    pub(super) fn has_failed(&mut self) -> Option<String> {
         let process = self.process.as_mut()?;
         let status = process.ended()?;
         let words = process.last_words();

@@ -16,25 +16,25 @@ use crate::subscriber;
 
 /// A relay that runs, or is down for a while.
 #[derive(Debug)]
-pub struct Relay {
+pub(super) struct Relay {
     name: String,
     config: PathBuf,
     log: PathBuf,
     env: Vec<(String, String)>,
     guard: Arc<Guard>,
-    pub process: Option<Process>,
+    pub(super) process: Option<Process>,
 }
 
 /// Where a relay finds what it needs.
-pub struct Places<'a> {
-    pub database: &'a str,
-    pub recorder: &'a str,
-    pub broker: &'a str,
+pub(super) struct Places<'a> {
+    pub(super) database: &'a str,
+    pub(super) recorder: &'a str,
+    pub(super) broker: &'a str,
 }
 
 impl Relay {
     /// One that is not started yet; its configuration and log are in this directory.
-    pub fn new(
+    pub(super) fn new(
         name: &str,
         plan: &Plan,
         places: &Places<'_>,
@@ -54,7 +54,7 @@ impl Relay {
     }
 
     /// Starts it, if it does not run.
-    pub fn start(&mut self) -> Result<()> {
+    pub(super) fn start(&mut self) -> Result<()> {
         if self.process.is_none() {
             let mut command = Command::new(program::posthaste()?);
             command.arg("relay").arg("--config").arg(&self.config);
@@ -70,7 +70,7 @@ impl Relay {
     }
 
     /// What is wrong with it, if it should run and does not any more.
-    pub fn has_failed(&mut self) -> Option<String> {
+    pub(super) fn has_failed(&mut self) -> Option<String> {
         let process = self.process.as_mut()?;
         let status = process.ended()?;
         let words = process.last_words();

@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
+pub(super) enum Engine {
     Postgres,
     MariaDb,
     Nats,
@@ -78,7 +78,7 @@ impl Engine {
 
 /// A server that runs, or is down for a while.
 #[derive(Debug)]
-pub struct Server {
+pub(super) struct Server {
     engine: Engine,
     /// Before its data: it ends before they are removed.
     process: Option<Process>,
@@ -100,7 +100,7 @@ impl Drop for Home {
 
 impl Server {
     /// A new one, running.
-    pub async fn start(engine: Engine, guard: &Arc<Guard>) -> Result<Self> {
+    pub(super) async fn start(engine: Engine, guard: &Arc<Guard>) -> Result<Self> {
         let account = setting(engine.word(), "ACCOUNT")?;
         let (uid, gid) = account.split_once(':').context("an account is UID:GID")?;
         let account = (uid.parse()?, gid.parse()?);
@@ -116,12 +116,12 @@ impl Server {
         Ok(server)
     }
 
-    pub fn port(&self) -> u16 {
+    pub(super) fn port(&self) -> u16 {
         self.port
     }
 
     /// Where a user who may do everything finds this database of it; of NATS, where it is.
-    pub fn url(&self, database: &str) -> String {
+    pub(super) fn url(&self, database: &str) -> String {
         let port = self.port;
         match self.engine {
             Engine::Postgres => format!("postgres://posthaste@127.0.0.1:{port}/{database}"),
@@ -131,7 +131,7 @@ impl Server {
     }
 
     /// It dies without a word to anybody.
-    pub async fn crash(&mut self) -> Result<()> {
+    pub(super) async fn crash(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {
             if let Some(status) = process.ended() {
                 bail!("{:?} ended by itself with {status}: {}", self.engine, self.log());
@@ -142,7 +142,7 @@ impl Server {
     }
 
     /// It comes back with what was committed.
-    pub async fn start_again(&mut self) -> Result<()> {
+    pub(super) async fn start_again(&mut self) -> Result<()> {
         if self.process.is_some() {
             return Ok(());
         }
