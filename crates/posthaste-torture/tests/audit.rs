@@ -70,22 +70,21 @@ impl Place {
     }
 
     async fn on_server(&self, sql: String) {
-        let sql = AssertSqlSafe(sql);
-        match self.kind {
-            Kind::Postgres => {
-                drop(PgConnection::connect(&self.server).await.unwrap().execute(sql).await.unwrap())
-            }
-            _ => drop(MySqlConnection::connect(&self.server).await.unwrap().execute(sql).await.unwrap()),
-        }
+        self.execute_at(&self.server, sql).await;
     }
 
     async fn execute(&self, session: &str, sql: &str) {
-        let (url, sql) = (self.url(session), AssertSqlSafe(sql.to_owned()));
-        match self.kind {
-            Kind::Postgres => drop(PgConnection::connect(&url).await.unwrap().execute(sql).await.unwrap()),
-            Kind::MySql => drop(MySqlConnection::connect(&url).await.unwrap().execute(sql).await.unwrap()),
-            Kind::Sqlite => drop(SqliteConnection::connect(&url).await.unwrap().execute(sql).await.unwrap()),
-        }
+        self.execute_at(&self.url(session), sql.to_owned()).await;
+    }
+
+    async fn execute_at(&self, url: &str, sql: String) {
+        let sql = AssertSqlSafe(sql);
+        let executed = match self.kind {
+            Kind::Postgres => PgConnection::connect(url).await.unwrap().execute(sql).await.map(drop),
+            Kind::MySql => MySqlConnection::connect(url).await.unwrap().execute(sql).await.map(drop),
+            Kind::Sqlite => SqliteConnection::connect(url).await.unwrap().execute(sql).await.map(drop),
+        };
+        executed.unwrap();
     }
 
     /// A table whose changes are recorded.
@@ -165,12 +164,11 @@ fn event(number: i64, aggregate: &str) -> Event {
 }
 
 fn changes_of(history: &History, of: impl Fn(&Leased) -> bool) -> Vec<&Change> {
-    let change = |record| match record {
+    let changes = history.records.iter().filter_map(|record| match record {
         Record::Change(change) => Some(change),
         _ => None,
-    };
-    let mut changes: Vec<&Change> =
-        history.records.iter().filter_map(change).filter(|change| of(&change.of)).collect();
+    });
+    let mut changes: Vec<&Change> = changes.filter(|change| of(&change.of)).collect();
     changes.sort_by_key(|change| change.number);
     changes
 }
@@ -201,12 +199,11 @@ fn assert_one(found: &[String], words: &str) {
 }
 
 fn outcomes(history: &History) -> Vec<(Uuid, Option<&str>)> {
-    let row = |record| match record {
+    let rows = history.records.iter().filter_map(|record| match record {
         Record::Row(row) => Some((row.event, row.outcome.as_deref())),
         _ => None,
-    };
-    let row: fn(&Record) -> Option<(Uuid, Option<&str>)> = row;
-    history.records.iter().filter_map(row).collect()
+    });
+    rows.collect()
 }
 
 async fn pr2_what_happens_to_a_queues_events_is_recorded(kind: Kind) {
@@ -239,7 +236,7 @@ async fn pr2_what_happens_to_a_queues_events_is_recorded(kind: Kind) {
     let history = place.history("queue").await;
     let [purged, deleted, replayed] = [purged, deleted, replayed].map(posthaste::store::Lease::id);
     let begins = ["free 0 > held 1", "held 1 > held 1"];
-    let lives = |ends: &[&str]| [&begins, ends].concat();
+    let lives = |ends: &[&'static str]| [&begins, ends].concat();
     assert_eq!(life(&history, purged), lives(&["held 1 > delivered 1", "delivered 1 > gone"]));
     assert_eq!(life(&history, deleted), lives(&["held 1 > free 1", "free 1 > held 2", "held 2 > gone"]));
     let replay = ["held 1 > dead 1", "dead 1 > free 0", "free 0 > held 1", "held 1 > free 0"];
