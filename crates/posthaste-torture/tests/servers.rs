@@ -5,7 +5,7 @@ use std::path::Path;
 use posthaste_torture::plan::Database;
 
 /// The URL of a database's server; empty where there is none.
-pub fn url(database: Database) -> String {
+pub(crate) fn url(database: Database) -> String {
     match database {
         Database::Postgres => setting("POSTHASTE_TEST_POSTGRES_URL"),
         Database::MariaDb => setting("POSTHASTE_TEST_MYSQL_URL"),

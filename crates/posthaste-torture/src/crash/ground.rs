@@ -77,7 +77,8 @@ impl Ground {
             link.execute(sql).await?;
         }
         for aggregate in AGGREGATES {
-            let sql = format!("INSERT INTO torture_counter (outbox, aggregate, last) VALUES ('{TABLE}', '{aggregate}', 0)");
+            // Both names are this crate's own.
+            let sql = ledger::ADD_COUNTER.replacen("?, ?", &format!("'{TABLE}', '{aggregate}'"), 1);
             link.execute(sql).await?;
         }
         link.close().await?;
