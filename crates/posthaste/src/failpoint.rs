@@ -120,7 +120,9 @@ mod on {
         ARMED.call_once(|| {
             let said = std::env::var(VARIABLE).unwrap_or_default();
             if !said.is_empty() && arm(&said).is_none() {
-                die(&format!("{VARIABLE} is {said:?}, which names no failpoint or nothing that could happen there"));
+                die(&format!(
+                    "{VARIABLE} is {said:?}, which names no failpoint or nothing that could happen there"
+                ));
             }
         });
         fail::fail_point!(name);

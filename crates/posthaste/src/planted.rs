@@ -89,7 +89,10 @@ mod on {
                 ],
                 Self::ClaimWithoutLock => &[
                     ("AND (locked_until IS NULL OR locked_until <= now())", ""),
-                    ("LIMIT (SELECT $3::bigint)\n          FOR UPDATE SKIP LOCKED))", "LIMIT (SELECT $3::bigint)))"),
+                    (
+                        "LIMIT (SELECT $3::bigint)\n          FOR UPDATE SKIP LOCKED))",
+                        "LIMIT (SELECT $3::bigint)))",
+                    ),
                 ],
                 Self::LaneWrittenWithoutItsFence => &[
                     (
@@ -145,7 +148,8 @@ mod tests {
     #[test]
     fn pr2_what_a_planted_bug_spoils_is_in_the_statements() {
         let file = |path: &str| {
-            std::fs::read_to_string(format!("{}/src/store/postgres/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+            std::fs::read_to_string(format!("{}/src/store/postgres/{path}", env!("CARGO_MANIFEST_DIR")))
+                .unwrap()
         };
         let sources = [file("queue.rs"), file("stream/mod.rs"), file("stream/window/note.rs")].concat();
         for bug in Bug::ALL {

@@ -27,7 +27,9 @@ impl Point {
     pub fn is_on(&self, database: Database) -> bool {
         match self.absent {
             Absent::Nowhere => true,
-            Absent::OneStatementOn(databases) | Absent::OneTransactionOn(databases) => !databases.contains(&database),
+            Absent::OneStatementOn(databases) | Absent::OneTransactionOn(databases) => {
+                !databases.contains(&database)
+            }
         }
     }
 

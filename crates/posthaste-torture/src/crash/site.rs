@@ -148,7 +148,13 @@ impl Tx {
     }
 
     /// Writes the business row of an event.
-    pub async fn add_business(&mut self, id: Uuid, aggregate: &str, number: i64, payload: &str) -> Result<()> {
+    pub async fn add_business(
+        &mut self,
+        id: Uuid,
+        aggregate: &str,
+        number: i64,
+        payload: &str,
+    ) -> Result<()> {
         let sql = self.sql(ledger::ADD_BUSINESS);
         let (aggregate, hash) = (aggregate.to_owned(), ledger::hash(payload));
         within!(self, |tx| {
