@@ -128,7 +128,7 @@ impl Found {
         let Self { violations, directory } = self;
         let shown: Vec<String> = violations.iter().map(Violation::to_string).collect();
         let is_broken = |rule: &&str| violations.iter().any(|violation| violation.rule == *rule);
-        let right = rules.iter().all(|rule| is_broken(&rule)) && (!rules.is_empty() || violations.is_empty());
+        let right = rules.iter().all(is_broken) && (!rules.is_empty() || violations.is_empty());
         assert!(right, "{rules:?} in {}, not:\n{}", directory.display(), shown.join("\n"));
         std::fs::remove_dir_all(&directory).ok();
     }

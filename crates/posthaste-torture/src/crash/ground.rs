@@ -37,9 +37,9 @@ impl Link {
     async fn execute(&mut self, sql: impl Into<String>) -> Result<()> {
         let sql = AssertSqlSafe(sql.into());
         match self {
-            Self::Postgres(link) => drop(link.execute(sql).await?),
-            Self::MySql(link) => drop(link.execute(sql).await?),
-            Self::Sqlite(link) => drop(link.execute(sql).await?),
+            Self::Postgres(link) => link.execute(sql).await.map(drop)?,
+            Self::MySql(link) => link.execute(sql).await.map(drop)?,
+            Self::Sqlite(link) => link.execute(sql).await.map(drop)?,
         }
         Ok(())
     }
