@@ -10,6 +10,7 @@
 pub mod audit;
 pub mod checker;
 pub mod cluster;
+pub mod crash;
 pub mod history;
 pub mod ledger;
 pub mod nemesis;

@@ -11,7 +11,7 @@ use clap::Parser;
 use posthaste_torture::cluster::guard;
 use posthaste_torture::plan::{Database, Plan};
 use posthaste_torture::run::{Verdict, run};
-use posthaste_torture::{producer, program};
+use posthaste_torture::{crash, producer, program};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The variable that says where histories go.
@@ -49,6 +49,10 @@ fn main() -> Result<ExitCode> {
         Some(producer::ARGUMENT) => {
             let orders = PathBuf::from(words.next().context("a producer is given a file")?);
             runtime.block_on(producer::run(&orders)).map(|()| ExitCode::SUCCESS)
+        }
+        Some(crash::child::ARGUMENT) => {
+            let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+            crash::child::run(&words).map(|()| ExitCode::SUCCESS)
         }
         _ => {
             let args = Args::parse();

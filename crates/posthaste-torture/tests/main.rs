@@ -1,6 +1,13 @@
-//! Runs under fire, briefly and with fixed seeds.
+//! Everything that can break is broken, and nothing is lost: at every step, at random with fixed seeds, and with bugs that
+//! must be found.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 mod audit;
+#[cfg(feature = "failpoints")]
+mod crash;
+#[cfg(all(feature = "failpoints", feature = "planted-bugs"))]
+mod planted;
+#[cfg(feature = "failpoints")]
+mod servers;
 mod short_run;

@@ -78,11 +78,17 @@
     allow(dead_code, unused_imports, reason = "what the databases share is all in use only when all are on")
 )]
 
+#[doc(hidden)]
+#[macro_use]
+pub mod failpoint;
+
 pub mod admin;
 pub mod dispatch;
 pub mod error;
 pub mod event;
 pub mod inbox;
+#[doc(hidden)]
+pub mod planted;
 pub mod produce;
 pub mod relay;
 pub mod sink;

@@ -154,8 +154,10 @@ impl<B: Backend> Outbox<B> {
         if traced || !hooks.is_empty() {
             events.iter().try_for_each(|event| rules.check(event))?;
         }
+        failpoint!("enqueue.checked");
         let answers =
             if events.is_empty() { Vec::new() } else { transaction.write(self, &mut events).await? };
+        failpoint!("enqueue.written");
         self.count(&events, &answers);
         if hooks.is_empty() {
             return Ok(answers);

@@ -14,6 +14,7 @@ use super::transaction::Sql;
 use super::{Outbox, OutboxBuilder};
 use crate::error::{Error, Result};
 use crate::event::Event;
+use crate::planted::{self, Bug};
 use crate::store::insert::{insert, insert_leased};
 use crate::store::{BirthLease, Enqueued, Lease, TableName};
 
@@ -54,6 +55,9 @@ impl sealed::Transaction<Postgres> for Transaction<'_, Postgres> {
         store: &crate::store::PostgresStore,
         events: &[Event],
     ) -> Result<Vec<Enqueued>> {
+        if planted::is(Bug::EnqueueOutsideTransaction) {
+            return crate::store::Store::insert(store, events).await;
+        }
         let statements = store.insert_statements();
         insert(crate::store::postgres::insert::Client { connection: self, statements }, events).await
     }

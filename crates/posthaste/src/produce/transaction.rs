@@ -203,10 +203,13 @@ impl<DB: Sql> OutboxTransaction<DB> {
     pub async fn commit(mut self) -> Result<()> {
         self.verify().await?;
         let Self { outbox, transaction, batches, at_end, .. } = self;
+        failpoint!("commit.verified");
         transaction.commit().await.map_err(|error| DB::error(error, outbox.table()))?;
+        failpoint!("commit.committed");
         at_end.committed();
         // All are handed over before anything is waited for: a caller that is gone takes none with it.
         let refused: Vec<_> = batches.into_iter().filter_map(Batch::hand_over).collect();
+        failpoint!("commit.handed_over");
         for (outbox, leases) in refused {
             release(&outbox, leases).await;
         }

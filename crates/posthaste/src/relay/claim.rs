@@ -302,6 +302,7 @@ impl Claimer {
         if batch.events.is_empty() {
             return;
         }
+        failpoint!("claim.answered");
         let engine = &self.engine;
         let until = claimed + engine.settings.lease;
         let held = engine.leases.hold(batch.events.iter().map(|claimed| (claimed.lease.clone(), until)));
@@ -336,6 +337,7 @@ impl Claimer {
             .collect();
         // The dispatcher outlives the claimer.
         let _ = self.jobs.send(jobs).await;
+        failpoint!("claim.handed_on");
     }
 
     fn report_buried(&self, buried: &[Buried]) {
@@ -399,6 +401,7 @@ impl Engine {
                 true => engine.longest_call(),
                 false => engine.settings.lease.max(LATEST),
             };
+            failpoint!("claim.asked");
             let claimed = async { engine.feed().await?.claim(&claim).await };
             let claimed = tokio::time::timeout(latest, claimed).await;
             let Ok(claimed) = claimed else { return };

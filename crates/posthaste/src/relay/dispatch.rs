@@ -363,6 +363,7 @@ impl Dispatcher {
                     }
                 }
                 done.append(&mut self.call_next(keys));
+                failpoint!("publish.judged");
                 self.settle(done).await;
             }
             Some(Err(broken)) => {

@@ -201,7 +201,9 @@ impl Keeper {
         let asked = Instant::now();
         let holds = self.feed.holds();
         let beat = Beat { seen: seen.as_ref(), ..self.said(&holds) };
+        failpoint!("lanes.due");
         let council = self.engine.in_time(self.feed.stream().beat(&beat)).await?;
+        failpoint!("lanes.beaten");
         let came = !std::mem::replace(&mut self.member, true) && council.relays.len() > 1;
         self.said = asked;
         self.feed.lives_until(asked + lease * SURELY.0 / SURELY.1);
@@ -342,7 +344,9 @@ impl Keeper {
         if taken.is_empty() {
             return Ok(());
         }
+        failpoint!("lanes.taken");
         self.engine.in_time(self.feed.open(&taken)).await?;
+        failpoint!("lanes.opened");
         let lanes: Vec<u16> = taken.iter().map(|hold| hold.lane).collect();
         tracing::info!(table = %self.engine.table, ?lanes, "lanes were taken");
         self.engine.wake.notify_one();
@@ -360,6 +364,7 @@ impl Keeper {
         let holds = self.feed.holds();
         if holds.is_empty() {
             self.engine.in_time(self.feed.stream().leave(self.feed.worker())).await?;
+            failpoint!("lanes.left");
             self.member = false;
             telemetry::lanes(&self.engine.table, 0);
             if !self.is_alone() {

@@ -38,6 +38,7 @@ async fn purge(engine: &Engine) -> Result<u64> {
     if !engine.in_time(engine.store.has_old(&purges)).await? {
         return Ok(0);
     }
+    failpoint!("purge.found");
     let mut session = engine.store.session(&WorkerId::unique()).await?;
     let purged = purge_alone(engine, &purges, &mut *session).await;
     session.close().await;
@@ -61,7 +62,9 @@ async fn purge_alone(engine: &Engine, purges: &[Purge], session: &mut dyn Sessio
     for purge in purges {
         // Asked for before every batch: a lock that is a lease must not end in between.
         while session.try_lock(Lock::Purge).await? && !engine.control.now().stopping {
+            failpoint!("purge.locked");
             let deleted = engine.in_time(engine.store.purge(*purge)).await?;
+            failpoint!("purge.answered");
             rows += deleted;
             if deleted < u64::from(BATCH) {
                 break;
@@ -69,5 +72,6 @@ async fn purge_alone(engine: &Engine, purges: &[Purge], session: &mut dyn Sessio
         }
     }
     session.unlock(Lock::Purge).await?;
+    failpoint!("purge.unlocked");
     Ok(rows)
 }

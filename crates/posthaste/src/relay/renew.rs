@@ -94,8 +94,10 @@ impl Leases {
     pub(super) async fn extend(&self, engine: &Engine, held: &[Arc<Held>]) -> Result<()> {
         let leases: Vec<Lease> = held.iter().map(|held| held.lease.clone()).collect();
         let until = self.stamp(Instant::now() + self.length);
+        failpoint!("renew.due");
         let extended =
             engine.in_time(async { engine.feed().await?.extend(&leases, self.length).await }).await?;
+        failpoint!("renew.answered");
         for held in held {
             if extended.lost.contains(&held.lease.id()) {
                 held.lost.store(true, Ordering::Release);

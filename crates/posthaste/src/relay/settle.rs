@@ -100,12 +100,14 @@ impl Settler {
         let keep = self.engine.settings.keep();
         let mut refusals = 0;
         loop {
+            failpoint!("settle.gathered");
             let settled = async {
                 let said: Vec<Said<'_>> = batch.iter().map(said).collect();
                 self.engine.feed().await?.settle(&said, keep).await
             };
             match self.engine.in_time(settled).await {
                 Ok(heard) => {
+                    failpoint!("settle.answered");
                     self.engine.behind.send_replace(false);
                     self.engine.outage.over(Doing::Settling);
                     self.pauses.reset();

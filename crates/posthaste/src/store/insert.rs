@@ -65,6 +65,7 @@ async fn insert_chunk<C: Insert>(client: &mut C, chunk: &[Columns<'_>]) -> Resul
         [event] => client.insert_one(event).await?,
         events => client.insert_many(events).await?,
     };
+    failpoint!("enqueue.inserted");
     let mut written: HashMap<Uuid, Option<i64>> =
         written.into_iter().map(|row| (row.id, row.sequence)).collect();
     // The same id twice in one call: the first takes the row, the second is its duplicate.
@@ -77,6 +78,7 @@ async fn insert_chunk<C: Insert>(client: &mut C, chunk: &[Columns<'_>]) -> Resul
     if duplicates.is_empty() {
         return Ok(answers.into_iter().flatten().collect());
     }
+    failpoint!("enqueue.duplicate");
     let first: HashMap<Uuid, Named> =
         client.find_first(&duplicates).await?.into_iter().map(|row| (row.wanted, row)).collect();
     for (event, answer) in chunk.iter().zip(&mut answers).filter(|(_, answer)| answer.is_none()) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sqlx::AssertSqlSafe;
 
 use super::{Dialect, TableName, migrate};
+use crate::planted;
 
 /// One statement for one table.
 #[derive(Debug, Clone)]
@@ -14,7 +15,7 @@ impl Statement {
     /// Renders a constant of this crate; the table's name is the only thing put into it, and it is checked
     /// and quoted.
     pub(crate) fn new(dialect: Dialect, table: &TableName, sql: &'static str) -> Self {
-        Self(migrate::render(dialect, table, sql).into())
+        Self(migrate::render(dialect, table, &planted::spoilt(sql)).into())
     }
 
     /// Puts another constant of this crate in the place of a placeholder.

@@ -214,6 +214,7 @@ impl StreamFeed {
                         ParkedVerdict::Released { after: JOSTLED }
                     }
                     joined => {
+                        failpoint!("parked.claimed");
                         given_out.push((parked, joined.map(|(turn, _)| turn)));
                         continue;
                     }
@@ -310,6 +311,7 @@ impl StreamFeed {
         let mut parks = self.places(state, ahead);
         parks.append(&mut fates.parks);
         let lost = self.park_with_places(state, &parks).await?;
+        failpoint!("page.placed");
         // Nothing is awaited until what was taken out of the page is under way.
         let Some(page) = &mut state.kept else { return Ok(()) };
         let rows: Vec<Row> = page.rows.drain(..taken).collect();
@@ -340,6 +342,7 @@ impl StreamFeed {
         state.given += given;
         state.leave_page(number, gone);
         self.lose_in(state, &lost);
+        failpoint!("page.given_out");
         self.finish_empty_pages(state).await
     }
 

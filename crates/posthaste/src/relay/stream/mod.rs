@@ -210,11 +210,13 @@ impl StreamFeed {
         self.park_kept(&mut state, &free).await?;
         state.reader.finished(&free);
         let lost = state.reader.flush().await?;
+        failpoint!("lanes.flushed");
         self.lose_in(&mut state, &lost);
         let free: Vec<Hold> = free.iter().filter_map(|lane| state.holds.get(lane)).copied().collect();
         if !free.is_empty() {
             self.stream.release(&free).await?;
         }
+        failpoint!("lanes.released");
         let released: Vec<u16> = free.iter().map(|hold| hold.lane).collect();
         state.lose(&released);
         self.owned().last.retain(|lane, _| !released.contains(lane));
@@ -293,6 +295,7 @@ impl StreamFeed {
         state.maybe_parked.extend(&running);
         state.has_parked = true;
         let refused = self.stream.park(parks).await?;
+        failpoint!("park.answered");
         for sequence in &running {
             state.maybe_parked.remove(sequence);
         }

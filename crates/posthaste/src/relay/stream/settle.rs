@@ -82,10 +82,13 @@ impl StreamFeed {
         let mut refused = self.park_with_places(&mut state, &parks).await?;
         if !ends.is_empty() {
             refused.append(&mut self.stream.settle_parked(&ends, keep).await?);
+            failpoint!("parked.ended");
         }
         let finished = state.finished_without(ended.keys());
         if !delivered.is_empty() || !finished.is_empty() {
+            failpoint!("place.due");
             refused.append(&mut state.reader.settle(&delivered, &finished, keep).await?);
+            failpoint!("place.written");
         }
         let theirs = |state: &State, sequence: &i64| {
             state.under_way.get(sequence).is_some_and(|out| refused.contains(&out.hold.lane))

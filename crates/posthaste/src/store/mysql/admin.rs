@@ -180,7 +180,9 @@ pub(super) async fn purge(pool: &MySqlPool, table: &TableName, purge: Purge) -> 
         .push_bind(purge.limit)
         .push(" FOR UPDATE SKIP LOCKED");
     let past: Vec<i64> = past.build_query_scalar().fetch_all(&mut *tx).await?;
+    failpoint!("purge.selected");
     write(&mut tx, table, DELETE, &past).await?;
+    failpoint!("purge.written");
     tx.commit().await?;
     Ok(past.len() as u64)
 }

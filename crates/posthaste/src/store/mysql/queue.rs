@@ -151,6 +151,7 @@ pub(super) async fn claim(
     let (mut batch, dead) = read_batch(&rows, &holder, claim)?;
     batch.mark = batch.mark.or(claim.after);
     if !batch.events.is_empty() {
+        failpoint!("claim.locked");
         let sequences = batch.events.iter().map(|claimed| json!(claimed.lease.sequence));
         sqlx::query(statements.lease.sql())
             .bind(json_text(sequences))
@@ -158,6 +159,7 @@ pub(super) async fn claim(
             .bind(micros(claim.lease))
             .execute(&mut *tx)
             .await?;
+        failpoint!("claim.leased");
     }
     if !dead.is_empty() {
         sqlx::query(statements.bury.sql()).bind(json_text(dead.into_iter())).execute(&mut *tx).await?;
@@ -232,6 +234,7 @@ pub(super) async fn extend(
 ) -> sqlx::Result<Held> {
     let mut tx = begin(pool).await?;
     let held = held(&mut tx, statements, leases).await?;
+    failpoint!("renew.locked");
     if !held.ours.is_empty() {
         let ids = held.ours.iter().map(|id| json!(id.simple().to_string()));
         sqlx::query(statements.extend.sql())
@@ -240,6 +243,7 @@ pub(super) async fn extend(
             .execute(&mut *tx)
             .await?;
     }
+    failpoint!("renew.written");
     tx.commit().await?;
     Ok(held)
 }
@@ -254,6 +258,7 @@ pub(super) async fn settle(
     let leases: Vec<&Lease> = settlements.iter().map(|settlement| &settlement.lease).collect();
     let mut tx = begin(pool).await?;
     let held = held(&mut tx, statements, &leases).await?;
+    failpoint!("settle.locked");
     let ours: HashSet<&Uuid> = held.ours.iter().collect();
     let deletes = |settlement: &Settlement| keep == Keep::Nothing && settlement.verdict == Verdict::Delivered;
     let (deleted, updated): (Vec<&Settlement>, Vec<&Settlement>) =
@@ -267,6 +272,7 @@ pub(super) async fn settle(
         });
         sqlx::query(statement.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
     }
+    failpoint!("settle.written");
     tx.commit().await?;
     Ok(held)
 }

@@ -32,9 +32,11 @@ pub(crate) async fn up(pool: &MySqlPool, table: &TableName, role: Role) -> Resul
     if applied.is_empty() && family != Family::Inbox {
         session.refuse_begun(role).await?;
     }
+    failpoint!("migrate.locked");
     let mut done = Vec::new();
     for migration in known.iter().filter(|m| applied.iter().all(|a| a.version != m.version)) {
         session.run(&render_migration(session.dialect, table, role.mode(), migration.up)).await?;
+        failpoint!("migrate.ran");
         sqlx::query(AssertSqlSafe(render(session.dialect, table, RECORD)))
             .bind(migration.version)
             .bind(migration.name)
@@ -43,7 +45,9 @@ pub(crate) async fn up(pool: &MySqlPool, table: &TableName, role: Role) -> Resul
             .map_err(|e| classify(e, table))?;
         done.push(migration.version);
     }
+    failpoint!("migrate.recorded");
     session.unlock().await?;
+    failpoint!("migrate.ended");
     Ok(done)
 }
 
@@ -364,11 +368,15 @@ impl<'a> Session<'a> {
         Err(migrate::begun_as(table, begun, role.mode(), &left))
     }
 
+    /// Each statement by itself, since each commits by itself; it ends with its line.
     async fn run(&mut self, sql: &str) -> Result<()> {
-        sqlx::raw_sql(AssertSqlSafe(render(self.dialect, self.table, sql)))
-            .execute(&mut self.connection)
-            .await
-            .map_err(|e| classify(e, self.table))?;
+        for statement in render(self.dialect, self.table, sql).split_inclusive(";\n") {
+            sqlx::raw_sql(AssertSqlSafe(statement))
+                .execute(&mut self.connection)
+                .await
+                .map_err(|e| classify(e, self.table))?;
+            failpoint!("migrate.statement");
+        }
         Ok(())
     }
 

@@ -252,6 +252,7 @@ pub(super) async fn settle(
         let rest = sqlx::query_scalar(statements.settle.sql()).bind(rows_of(&updated)).fetch_all(&mut *tx);
         written.extend(rest.await?);
     }
+    failpoint!("settle.written");
     tx.commit().await?;
     read_ids(written)
 }

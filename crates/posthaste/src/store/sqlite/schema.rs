@@ -24,10 +24,12 @@ const LANES: &str = "SELECT count(*) FROM {lanes_table}";
 pub(crate) async fn up(pool: &SqlitePool, table: &TableName, role: Role) -> Result<Vec<u32>> {
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(|e| classify(e, table))?;
     let (family, applied) = lock(&mut tx, table, role).await?;
+    failpoint!("migrate.locked");
     let known = migrations(Dialect::Sqlite, family);
     let mut done = Vec::new();
     for migration in known.iter().filter(|m| applied.iter().all(|a| a.version != m.version)) {
         run(&mut tx, table, &render_migration(Dialect::Sqlite, table, role.mode(), migration.up)).await?;
+        failpoint!("migrate.ran");
         sqlx::query(AssertSqlSafe(render(Dialect::Sqlite, table, RECORD)))
             .bind(migration.version as i32)
             .bind(migration.name)
@@ -36,7 +38,9 @@ pub(crate) async fn up(pool: &SqlitePool, table: &TableName, role: Role) -> Resu
             .map_err(|e| classify(e, table))?;
         done.push(migration.version);
     }
+    failpoint!("migrate.recorded");
     tx.commit().await.map_err(|e| classify(e, table))?;
+    failpoint!("migrate.ended");
     Ok(done)
 }
 

@@ -385,7 +385,15 @@ impl<G: Ground> Reader for FloorReader<G> {
         rows.sort_by_key(|row| row.sequence);
         let notes: BTreeMap<Hold, i64> = rows.iter().map(|row| (row.hold, row.sequence)).collect();
         let notes: Vec<(Hold, i64)> = notes.into_iter().collect();
-        let refused = if notes.is_empty() { Vec::new() } else { self.ground.note(&notes).await? };
+        let refused = match notes.is_empty() {
+            true => Vec::new(),
+            false => {
+                failpoint!("page.read");
+                let refused = self.ground.note(&notes).await?;
+                failpoint!("page.noted");
+                refused
+            }
+        };
 
         // Nothing is awaited from here on: what is remembered is given out.
         self.advance(swept, &fresh, full);

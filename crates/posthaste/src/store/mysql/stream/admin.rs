@@ -311,17 +311,21 @@ pub(in super::super) async fn purge(
         let most = purge.limit.saturating_add(SPARE);
         let past = sqlx::query_scalar(statements.past.sql()).bind(micros(purge.older_than)).bind(most);
         let past: Vec<i64> = past.fetch_all(&mut *tx).await?;
+        failpoint!("purge.selected");
         let mark = &stream.statements.mark;
         let deletable = mark.deletable(&mut tx, &past.into_iter().collect()).await?;
         let deleted: HashSet<i64> = deletable.into_iter().take(purge.limit as usize).collect();
         mark.delete(&mut tx, &deleted).await?;
+        failpoint!("purge.written");
         tx.commit().await?;
         return Ok(deleted.len() as u64);
     }
     let old = sqlx::query_as(statements.old.sql()).bind(micros(purge.older_than)).bind(purge.limit);
     let old = old.fetch_all(&mut *tx).await?;
     let dead = lock(&mut tx, statements, old).await?;
+    failpoint!("purge.dead_locked");
     let deleted = delete(&mut tx, stream, dead).await?;
+    failpoint!("purge.dead_deleted");
     tx.commit().await?;
     Ok(deleted)
 }

@@ -142,6 +142,7 @@ pub(super) async fn beat(stream: &MySqlStream, beat: &Beat<'_>) -> sqlx::Result<
         .bind(micros(beat.lease))
         .execute(&mut *connection)
         .await?;
+    failpoint!("lanes.joined");
     if !beat.holds.is_empty() {
         sqlx::query(statements.renew.sql())
             .bind(holds_json(beat.holds.iter().copied()))
@@ -150,6 +151,7 @@ pub(super) async fn beat(stream: &MySqlStream, beat: &Beat<'_>) -> sqlx::Result<
             .bind(beat.relay.as_str())
             .execute(&mut *connection)
             .await?;
+        failpoint!("lanes.renewed");
     }
     let relays: Vec<(String, i64, i64)> =
         sqlx::query_as(statements.relays.sql()).fetch_all(&mut *connection).await?;
@@ -237,6 +239,7 @@ async fn take_on(
         .bind(&continued)
         .execute(&mut *tx)
         .await?;
+    failpoint!("lanes.fenced");
     // Whose session is gone has no share: one that lives says so again with its next beat.
     for relay in absent {
         sqlx::query(statements.leave.sql()).bind(relay).execute(&mut *tx).await?;

@@ -244,11 +244,14 @@ async fn park_on(
         let blocked = blocked_of(&mut tx, statements, new.iter().map(|park| park.key.as_str())).await?;
         let places = places(new.iter().copied(), blocked);
         let rows = places.iter().map(|place| place.json(&place.park.id.simple().to_string()));
+        failpoint!("park.locked");
         sqlx::query(statements.park.park.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
+        failpoint!("park.inserted");
         let rows: Vec<RowId> = new.iter().map(|park| RowId::of(park)).collect();
         let free = statements.mark.free(&mut tx, &rows).await?;
         statements.mark.mark_parked(&mut tx, &free).await?;
     }
+    failpoint!("park.written");
     tx.commit().await?;
     Ok(refused(holds(), &held))
 }
@@ -285,6 +288,7 @@ async fn claim_parked_on(
     if !claimed.is_empty() {
         let rows = claimed.iter().map(|waiting| json!([waiting.position, waiting.hold.fence]));
         sqlx::query(statements.park.claim.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
+        failpoint!("parked.claiming");
     }
     if !gone.is_empty() {
         let rows = gone.iter().map(|waiting| json!(waiting.position));
@@ -346,6 +350,7 @@ async fn settle_parked_on(
         let rows = others.iter().map(|ended| ended.json());
         sqlx::query(statements.park.settle.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
     }
+    failpoint!("parked.ending");
     if !ended.is_empty() {
         come_up(&mut tx, statements, ended.iter().map(|ended| ended.key.as_str()), &ended).await?;
     }

@@ -207,6 +207,7 @@ async fn deliver_on(
         sqlx::query(statements.read.shelve.sql()).bind(row_ids(&busy)).execute(&mut *tx).await?;
     }
     finish(&mut tx, statements, &free, keep).await?;
+    failpoint!("place.marked");
     tx.commit().await?;
     Ok(Delivered { refused, shelved: !busy.is_empty() })
 }

@@ -521,8 +521,10 @@ async fn delete_dead(
         return Ok(0);
     }
     let dead = lock_lanes(&mut tx, statements, found).await?;
+    failpoint!("purge.dead_locked");
     sqlx::query(statements.stream_admin.discard.sql()).bind(&dead.positions).execute(&mut *tx).await?;
     park::promote(&mut tx, &statements.stream.park, &dead.keys).await?;
+    failpoint!("purge.dead_deleted");
     tx.commit().await?;
     Ok(dead.positions.len() as u64)
 }

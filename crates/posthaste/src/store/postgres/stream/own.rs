@@ -201,6 +201,7 @@ async fn take_once(
         .bind(beat.present)
         .fetch_all(&mut *tx)
         .await?;
+    failpoint!("lanes.fenced");
     if !absent.is_empty() {
         sqlx::query(stream.statements.stream.own.gone.sql()).bind(absent).execute(&mut *tx).await?;
     }

@@ -239,10 +239,12 @@ async fn park_once(stream: &PostgresStream, parks: &[Park]) -> sqlx::Result<Vec<
         .bind(parks.iter().map(|park| wait_delay(park.wait)).collect::<Vec<_>>())
         .fetch_all(&mut *tx)
         .await?;
+    failpoint!("park.inserted");
     let behind: Vec<String> = parked.iter().filter_map(|(key, _)| key.clone()).collect();
     if !behind.is_empty() {
         promote(&mut tx, &stream.statements.stream.park, &behind).await?;
     }
+    failpoint!("park.written");
     tx.commit().await?;
     Ok(parked.iter().filter_map(|(_, lane)| lane.map(|lane| lane as u16)).collect())
 }
@@ -352,6 +354,7 @@ async fn settle_once(stream: &PostgresStream, ends: &[ParkedEnd]) -> sqlx::Resul
             .bind(ends.iter().map(|end| blocks(&end.verdict)).collect::<Vec<_>>())
             .fetch_all(&mut *tx)
             .await?;
+    failpoint!("parked.ending");
     let keys: Vec<&str> = settled.iter().filter_map(|(key, _)| key.as_deref()).collect();
     sqlx::query(stream.statements.stream.park.promote.sql())
         .bind(&keys)

@@ -299,8 +299,12 @@ impl WindowReader {
         let place = self.place_after(question, answer)?;
         let touched: BTreeSet<u16> = answer.rows.iter().map(|row| row.hold.lane).collect();
         let touched: Vec<u16> = touched.into_iter().collect();
-        let lost = self.write(connection, &touched, Some(&place)).await?;
-        self.lose(&lost);
+        if !touched.is_empty() {
+            failpoint!("page.read");
+            let lost = self.write(connection, &touched, Some(&place)).await?;
+            failpoint!("page.noted");
+            self.lose(&lost);
+        }
         Ok(place)
     }
 

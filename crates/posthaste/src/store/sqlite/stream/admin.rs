@@ -276,7 +276,9 @@ pub(in super::super) async fn purge(
     let mut tx = begin(&stream.pool).await?;
     let old = sqlx::query(statements.old.sql()).bind(micros(purge.older_than)).bind(purge.limit);
     let dead = read_dead(&old.fetch_all(&mut *tx).await?)?;
+    failpoint!("purge.dead_locked");
     delete(&mut tx, stream, &dead).await?;
+    failpoint!("purge.dead_deleted");
     tx.commit().await?;
     Ok(dead.len() as u64)
 }

@@ -122,6 +122,7 @@ pub(super) async fn beat(stream: &SqliteStream, beat: &Beat<'_>) -> sqlx::Result
         .bind(micros(beat.lease))
         .execute(&mut *tx)
         .await?;
+    failpoint!("lanes.joined");
     if !beat.holds.is_empty() {
         sqlx::query(statements.renew.sql())
             .bind(holds_json(beat.holds.iter().copied()))
@@ -130,6 +131,7 @@ pub(super) async fn beat(stream: &SqliteStream, beat: &Beat<'_>) -> sqlx::Result
             .bind(beat.relay.as_str().to_owned())
             .execute(&mut *tx)
             .await?;
+        failpoint!("lanes.renewed");
     }
     sqlx::query(statements.forget.sql()).execute(&mut *tx).await?;
     let relays = sqlx::query_scalar(statements.relays.sql()).fetch_all(&mut *tx).await?;
@@ -189,6 +191,7 @@ pub(super) async fn take(
         .bind(continued.clone())
         .execute(&mut *tx)
         .await?;
+    failpoint!("lanes.fenced");
     let taken = mask(holds.iter().map(|hold| hold.lane));
     let suspect = sqlx::query_scalar(statements.suspect.sql()).bind(taken).bind(continued);
     let keys: Vec<String> = suspect.fetch_all(&mut *tx).await?;

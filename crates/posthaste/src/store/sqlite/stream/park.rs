@@ -203,13 +203,16 @@ pub(super) async fn park(stream: &SqliteStream, parks: &[Park]) -> sqlx::Result<
         let blocked = blocked_of(&mut tx, statements, new.iter().map(|park| park.key.as_str())).await?;
         let places = places(new.iter().copied(), blocked);
         let rows = places.iter().map(|place| place.json(&place.park.id.hyphenated().to_string()));
+        failpoint!("park.locked");
         sqlx::query(statements.park.park.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
+        failpoint!("park.inserted");
         let marked: Vec<i64> = new.iter().map(|park| park.sequence).collect();
         sqlx::query(statements.park.mark_parked.sql())
             .bind(json!(marked).to_string())
             .execute(&mut *tx)
             .await?;
     }
+    failpoint!("park.written");
     tx.commit().await?;
     Ok(refused(holds(), &held))
 }
@@ -243,6 +246,7 @@ pub(super) async fn claim_parked(
     if !claimed.is_empty() {
         let rows = claimed.iter().map(|waiting| json!([waiting.position, waiting.hold.fence]));
         sqlx::query(statements.park.claim.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
+        failpoint!("parked.claiming");
     }
     if !gone.is_empty() {
         let rows = gone.iter().map(|waiting| json!(waiting.position));
@@ -292,6 +296,7 @@ pub(super) async fn settle_parked(
         let rows = others.iter().map(|ended| ended.json());
         sqlx::query(statements.park.settle.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
     }
+    failpoint!("parked.ending");
     if !ended.is_empty() {
         come_up(&mut tx, statements, ended.iter().map(|ended| ended.key.as_str()), &ended).await?;
     }

@@ -198,6 +198,7 @@ pub(super) async fn deliver(
     if !open.is_empty() {
         statements.read.finish(&mut tx, open.into_iter(), keep).await?;
     }
+    failpoint!("place.marked");
     tx.commit().await?;
     Ok(Delivered { refused: others.into_iter().map(|(hold, _)| hold).collect(), shelved: false })
 }

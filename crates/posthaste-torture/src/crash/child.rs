@@ -1,0 +1,359 @@
+//! What a child process does.
+//!
+//! | setting of its relay | value | why |
+//! |---|---|---|
+//! | `lease`, `lane_lease` | 1.2 s, 1 s | whoever comes after a crash waits for them |
+//! | `timeout` | 1 s | shorter than the lease; both are longer where a handler takes long |
+//! | `poll_interval` | 50 ms | to see soon that a lease has ended |
+//! | `retention`, `purge_interval` | 100 ms, 100 ms | what is delivered goes while the child looks on |
+//! | `dead_retention` | 100 ms for a stream | a queue's dead events are looked at in the end |
+//! | `retry` | 20 ms, 8 attempts | more than two children spend |
+//!
+//! A whole child writes events of each kind, before its relay runs and while it does, and ends when all are delivered or
+//! dead, and the last of them is purged. A child that only relays does so until its input ends.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use posthaste::relay::RelayBuilder;
+use posthaste::sink::Delivery;
+use posthaste::{Backoff, Event, Failure};
+use serde_json::json;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::site::Site;
+use super::{Scenario, TABLE};
+use crate::history::{self, Answer, Ending, Intent, Record, Writer, now};
+
+/// The argument by which this program is told to be one.
+pub const ARGUMENT: &str = "crash-child";
+
+/// Most attempts at an event.
+pub const MAX_ATTEMPTS: u32 = 8;
+
+/// How long an event is a relay's.
+pub const LEASE: Duration = Duration::from_millis(1200);
+
+/// The aggregates that events are of.
+pub const AGGREGATES: [&str; 7] = ["calm", "flaky", "slow", "poison", "hot", "late", "last"];
+
+/// How long a slow event takes: longer than a third of the lease, so that that is renewed.
+const SLOW: Duration = Duration::from_millis(700);
+
+/// How long everything may take that a whole child waits for.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// How a child is started.
+#[derive(Debug, Clone)]
+pub struct Order {
+    pub url: String,
+    pub scenario: Scenario,
+    /// Where the history is.
+    pub directory: PathBuf,
+    /// What its history is called.
+    pub name: String,
+    pub role: Role,
+}
+
+/// What a child is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It does everything.
+    Whole,
+    /// It relays, and takes this long over each event.
+    Relay(Duration),
+}
+
+impl Order {
+    /// As a program's arguments.
+    pub fn arguments(&self) -> Vec<String> {
+        let role = match self.role {
+            Role::Whole => "whole".to_owned(),
+            Role::Relay(takes) => takes.as_millis().to_string(),
+        };
+        let directory = self.directory.display().to_string();
+        vec![self.url.clone(), self.scenario.name().to_owned(), directory, self.name.clone(), role]
+    }
+
+    /// From a program's arguments.
+    pub fn read(arguments: &[String]) -> Result<Self> {
+        let [url, scenario, directory, name, role] = arguments else {
+            bail!("a child wants a URL, a scenario, a directory, a name and a role");
+        };
+        let role = match role.as_str() {
+            "whole" => Role::Whole,
+            millis => Role::Relay(Duration::from_millis(
+                millis.parse().context("a role is `whole` or milliseconds")?,
+            )),
+        };
+        let directory = Path::new(directory).to_owned();
+        Ok(Self { url: url.clone(), scenario: scenario.parse()?, directory, name: name.clone(), role })
+    }
+}
+
+/// What the handler makes of an event; it stands in the payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Temper {
+    /// It is taken.
+    Calm,
+    /// It fails at the first attempt.
+    Flaky,
+    /// It takes long.
+    Slow,
+    /// It is rejected.
+    Poison,
+}
+
+impl Temper {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Calm => "calm",
+            Self::Flaky => "flaky",
+            Self::Slow => "slow",
+            Self::Poison => "poison",
+        }
+    }
+
+    fn of(payload: &[u8]) -> Self {
+        let payload: serde_json::Value = serde_json::from_slice(payload).unwrap_or_default();
+        let is = |temper: &Self| payload["pad"] == temper.name();
+        [Self::Flaky, Self::Slow, Self::Poison].into_iter().find(is).unwrap_or(Self::Calm)
+    }
+}
+
+/// Runs a child to its end. On one thread: where that stands still, all of the child does.
+pub fn run(arguments: &[String]) -> Result<()> {
+    let order = Order::read(arguments)?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let site = Site::open(&order.url).await?;
+        let writer = Arc::new(Writer::open(&order.directory, &order.name)?);
+        match order.role {
+            Role::Whole => whole(&order, &site, &writer).await?,
+            Role::Relay(takes) => {
+                let relay = settings(site.relay(), order.scenario, takes);
+                let relay = relay.handler(handler(&writer, &order.name, takes)).start().await?;
+                tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
+                relay.stop().await;
+            }
+        }
+        site.close().await;
+        Ok(())
+    })
+}
+
+async fn whole(order: &Order, site: &Site, writer: &Arc<Writer>) -> Result<()> {
+    site.migrate(order.scenario.mode()?).await?;
+    let producer = Producer { site, writer, name: &order.name };
+    use Ending::{Committed, RolledBack};
+    producer.write(Draft::new("calm", Temper::Calm), Committed).await?;
+    producer.write(Draft::new("calm", Temper::Calm), RolledBack).await?;
+    producer.write(Draft { twice: true, ..Draft::new("calm", Temper::Calm) }, Committed).await?;
+    producer.write(Draft::new("flaky", Temper::Flaky), Committed).await?;
+    producer.write(Draft::new("flaky", Temper::Calm), Committed).await?;
+    producer.write(Draft::new("slow", Temper::Slow), Committed).await?;
+    producer.write(Draft::new("poison", Temper::Poison), Committed).await?;
+
+    let relay = settings(site.relay(), order.scenario, Duration::ZERO);
+    let relay = relay.handler(handler(writer, &order.name, Duration::ZERO)).start().await?;
+    let hot = Draft { hot: true, ..Draft::new("hot", Temper::Calm) };
+    producer.write(hot, Committed).await?;
+    producer.write(hot, RolledBack).await?;
+    producer.write(hot, Committed).await?;
+    // One that is written before another and commits after it. SQLite lets in one who writes at a time.
+    if !matches!(site, Site::Sqlite(_)) {
+        let late = producer.begin(Draft::new("late", Temper::Calm)).await?;
+        producer.write(Draft::new("calm", Temper::Calm), Committed).await?;
+        let open = format!("{OPEN} AND aggregate_id = 'calm'");
+        until("what was written later is delivered", async || Ok(site.number(&open).await? == 0)).await?;
+        producer.end(late, Committed).await?;
+    }
+    until("everything is delivered", async || Ok(site.number(OPEN).await? == 0)).await?;
+    if order.scenario == Scenario::Stream {
+        until("what is dead is purged", async || Ok(site.number(DEAD).await? == 0)).await?;
+    }
+    // What was parked may stay for longer: one that surely was not is waited for.
+    let last = producer.write(Draft::new("last", Temper::Calm), Committed).await?;
+    let there = format!("SELECT count(*) FROM {TABLE}_status WHERE id = '{last}'");
+    until("what is delivered is purged", async || Ok(site.number(&there).await? == 0)).await?;
+    relay.stop().await;
+    Ok(())
+}
+
+/// How many events are to be delivered.
+pub const OPEN: &str = "SELECT count(*) FROM outbox_status WHERE status IN ('pending', 'processing')";
+
+/// How many have died.
+const DEAD: &str = "SELECT count(*) FROM outbox_status WHERE status = 'dead'";
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so().await? {
+        if Instant::now() >= deadline {
+            bail!("waited {PATIENCE:?}, and it is not so that {what}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+fn settings(relay: RelayBuilder, scenario: Scenario, takes: Duration) -> RelayBuilder {
+    let millis = Duration::from_millis;
+    let relay = relay
+        .lease(LEASE.max(takes * 2))
+        .lane_lease(millis(1000))
+        .timeout(millis(1000).max(takes * 3 / 2))
+        .poll_interval(millis(50))
+        .purge_interval(millis(100))
+        .retry(Backoff::exponential(millis(20), millis(40)).max_attempts(MAX_ATTEMPTS));
+    match scenario {
+        Scenario::Queue => relay.retention(millis(100)),
+        Scenario::Brief => relay.retention(Duration::ZERO),
+        Scenario::Stream => relay.retention(millis(100)).dead_retention(millis(100)),
+    }
+}
+
+/// Writes down what it is given, and what it makes of it.
+fn handler(
+    writer: &Arc<Writer>,
+    name: &str,
+    takes: Duration,
+) -> impl Fn(Delivery) -> std::pin::Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> + Send + Sync + 'static
+{
+    let (writer, sink) = (Arc::clone(writer), name.to_owned());
+    move |delivery: Delivery| {
+        let (writer, sink) = (Arc::clone(&writer), sink.clone());
+        Box::pin(async move {
+            let temper = Temper::of(delivery.event.payload().bytes());
+            let takes = if temper == Temper::Slow { SLOW } else { takes };
+            let (answer, made) = match temper {
+                Temper::Flaky if delivery.attempt == 1 => (Answer::Failed, Err(Failure::retry("not yet"))),
+                Temper::Poison => (Answer::Rejected, Err(Failure::reject("never"))),
+                _ => (Answer::Accepted, Ok(())),
+            };
+            if !takes.is_zero() {
+                tokio::time::sleep(takes).await;
+            }
+            let event = &delivery.event;
+            let record = Record::Delivery(history::Delivery {
+                at: now(),
+                sink,
+                event: event.id(),
+                payload: String::from_utf8_lossy(event.payload().bytes()).into_owned(),
+                headers: headers(event),
+                answer,
+            });
+            // What is not written down did not happen.
+            writer.write(&record).map_err(Failure::retry)?;
+            made
+        })
+    }
+}
+
+fn headers(event: &Event) -> Vec<(String, String)> {
+    let headers = event.headers().iter().map(|(name, value)| (name.to_string(), value.to_string()));
+    let mut headers: Vec<(String, String)> = headers.collect();
+    headers.sort();
+    headers
+}
+
+/// What is to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct Draft {
+    pub aggregate: &'static str,
+    pub temper: Temper,
+    /// In a transaction that knows its commit.
+    pub hot: bool,
+    /// And once more, with the same key for deduplication.
+    pub twice: bool,
+}
+
+impl Draft {
+    pub fn new(aggregate: &'static str, temper: Temper) -> Self {
+        Self { aggregate, temper, hot: false, twice: false }
+    }
+}
+
+/// Writes business rows and events.
+pub struct Producer<'a> {
+    pub site: &'a Site,
+    pub writer: &'a Writer,
+    pub name: &'a str,
+}
+
+/// A transaction with everything in it.
+pub struct Begun {
+    tx: super::site::Tx,
+    events: Vec<Uuid>,
+}
+
+impl Producer<'_> {
+    /// A whole transaction; the event's id.
+    pub async fn write(&self, draft: Draft, how: Ending) -> Result<Uuid> {
+        let begun = self.begin(draft).await?;
+        let id = begun.events.first().copied().unwrap_or_default();
+        self.end(begun, how).await?;
+        Ok(id)
+    }
+
+    /// All of it but the end.
+    pub async fn begin(&self, draft: Draft) -> Result<Begun> {
+        let mut tx = if draft.hot { self.site.begin_hot().await? } else { self.site.begin().await? };
+        let number = tx.next_number(draft.aggregate).await?;
+        let poison = draft.temper == Temper::Poison;
+        let payload = json!({
+            "aggregate": draft.aggregate, "number": number, "pad": draft.temper.name(), "poison": poison,
+        });
+        let event = Event::json("torture.crash.v1", &payload)?
+            .aggregate("torture", draft.aggregate)
+            .header("number", number.to_string());
+        let key = Uuid::now_v7().to_string();
+        let event = if draft.twice { event.dedupe_key(key) } else { event };
+        let first = event.clone().build()?;
+        let text = String::from_utf8_lossy(first.payload().bytes()).into_owned();
+        tx.add_business(first.id(), draft.aggregate, number, &text).await?;
+        let mut events = vec![first];
+        if draft.twice {
+            events.push(event.id(Uuid::now_v7()).build()?);
+        }
+        let mut ids = Vec::new();
+        for (at, event) in events.into_iter().enumerate() {
+            ids.push(event.id());
+            let intent = Intent {
+                at: now(),
+                producer: self.name.to_owned(),
+                table: TABLE.to_owned(),
+                event: event.id(),
+                aggregate: draft.aggregate.to_owned(),
+                number,
+                payload: text.clone(),
+                headers: headers(&event),
+                poison,
+                duplicate: at > 0,
+            };
+            self.writer.write(&Record::Intent(intent))?;
+            let duplicate = tx.enqueue(self.site, event).await?;
+            anyhow::ensure!(
+                duplicate == (at > 0),
+                "the event was {} a duplicate",
+                if duplicate { "" } else { "not" }
+            );
+        }
+        Ok(Begun { tx, events: ids })
+    }
+
+    /// Commits or rolls back, and writes down that it was so.
+    pub async fn end(&self, begun: Begun, how: Ending) -> Result<()> {
+        match how {
+            Ending::Committed => begun.tx.commit().await?,
+            Ending::RolledBack => begun.tx.rollback().await?,
+        }
+        for event in begun.events {
+            self.writer.write(&Record::Outcome { at: now(), event, how: Some(how) })?;
+        }
+        Ok(())
+    }
+}
