@@ -16,6 +16,7 @@ mod args;
 mod bench;
 mod cargo;
 mod compose;
+mod deny;
 mod engine;
 mod envfile;
 mod examples;

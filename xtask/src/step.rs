@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::envfile::EnvFile;
 use crate::layout::Layout;
-use crate::{cargo, examples, program};
+use crate::{cargo, deny, examples, program};
 
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) enum Step {
     Examples,
     /// The documentation, without a warning.
     Doc,
-    /// The licences and sources of the dependencies.
+    /// The licences and sources of the dependencies, and what is known against them.
     Deny,
 }
 
@@ -106,11 +106,7 @@ impl Step {
                 command.env("RUSTDOCFLAGS", "-D warnings");
                 finish(command)
             }
-            Self::Deny if !run.has("deny") => {
-                println!("NOT CHECKED: cargo-deny is not installed (cargo install cargo-deny)");
-                Ok(())
-            }
-            Self::Deny => run.cargo("deny check bans licenses sources"),
+            Self::Deny => deny::run(run),
         }
     }
 }
@@ -181,7 +177,7 @@ impl<'a> Run<'a> {
 }
 
 /// Shows a command, runs it, and fails when it fails.
-fn finish(mut command: Command) -> Result<()> {
+pub(crate) fn finish(mut command: Command) -> Result<()> {
     let shown = show(&command);
     println!("$ {shown}");
     let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot run `{shown}`"))?;

@@ -26,6 +26,9 @@ mod confirm;
 mod daemon;
 mod exit;
 mod failure;
+#[cfg(test)]
+#[path = "../../posthaste/tests/main/harness/fuzz.rs"]
+mod fuzz;
 mod http;
 mod json;
 mod progress;

@@ -55,7 +55,10 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn instant(text: &str) -> Result<OffsetDateTime, String> {
     OffsetDateTime::parse(text, &Rfc3339)
         .or_else(|_| Date::parse(text, DATE).map(|date| date.midnight().assume_utc()))
-        .map_err(|_| "not a time such as 2026-01-31T12:00:00Z, nor a date such as 2026-01-31".to_owned())
+        .ok()
+        // A day later or earlier may be in a year that there is none of in UTC.
+        .and_then(|at| at.checked_to_offset(UtcOffset::UTC))
+        .ok_or_else(|| "not a time such as 2026-01-31T12:00:00Z, nor a date such as 2026-01-31".to_owned())
 }
 
 /// Reads a duration, meant as so long ago, or an instant.
@@ -122,7 +125,14 @@ mod tests {
         assert_eq!(when("2026-01-31T12:00:00+01:00")?.resolve(now), instant("2026-01-31T11:00:00Z")?);
         assert_eq!(when("99999999999d")?.resolve(now), OffsetDateTime::UNIX_EPOCH);
         assert_eq!(when("2026-01-31")?.resolve(now), instant("2026-01-31T00:00:00Z")?);
-        for text in ["yesterday", "2026-02-30", "2026-1-31", "31.01.2026", "2026-01-31T12:00:00"] {
+        for text in [
+            "yesterday",
+            "2026-02-30",
+            "2026-1-31",
+            "31.01.2026",
+            "2026-01-31T12:00:00",
+            "9999-12-31T23:59:59-01:00",
+        ] {
             assert!(when(text).is_err(), "{text}");
         }
         Ok(())

@@ -116,6 +116,13 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Megabytes that it has had at most.
+    pub(crate) fn most_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1024
+    }
+
     /// Waits for its end; its exit code.
     #[track_caller]
     pub(crate) fn ends(&mut self) -> i32 {

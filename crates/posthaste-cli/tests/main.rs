@@ -25,6 +25,8 @@
 //! | `deployed.rs` | deployment and guide name commands and settings that there are |
 //! | `http/` | what the relay serves: health, metrics, the API, and who may ask for it |
 //! | `rights.rs` | what is said to who may not read or write |
+//! | `secrets.rs` | that no secret and no payload is said anywhere |
+//! | `injection.rs` | that no name of a table does harm |
 //! | `bad_input.rs` | what is refused, with which exit code, and that nothing is written |
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -40,7 +42,10 @@ mod deployed;
 mod doctor;
 mod embedded;
 mod end_to_end;
+#[path = "../../posthaste/tests/main/harness/fuzz.rs"]
+mod fuzz;
 mod http;
+mod injection;
 mod listing;
 mod migrate;
 mod private;
@@ -49,6 +54,7 @@ mod purge;
 mod refusing;
 mod relay;
 mod rights;
+mod secrets;
 mod snapshot;
 mod status;
 mod streams;

@@ -240,6 +240,16 @@ impl fmt::Debug for Error {
     }
 }
 
+/// A text that somebody gave, in quotation marks, for a message that must stay short: the first so many characters.
+///
+/// A precision (`{text:.60?}`) does not do that: what shows a text in quotation marks ignores it.
+pub(crate) fn quoted(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+    }
+}
+
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.inner.source.as_deref().map(|source| source as &(dyn StdError + 'static))

@@ -96,6 +96,10 @@ pub mod store;
 pub mod telemetry;
 pub mod testing;
 
+#[cfg(test)]
+#[path = "../tests/main/harness/fuzz.rs"]
+mod fuzz;
+
 pub use admin::Admin;
 pub use dispatch::{Broadcast, Failure, Handler, Interceptor, Meta, Router, TopicMap};
 pub use error::{Error, ErrorKind, Result};

@@ -134,7 +134,8 @@ impl Reading<'_> {
         let read = if key.kind.is_text() && mentions_variable(value) {
             written = Some(text_of(value));
             match substituted(value, self.environment) {
-                Ok(value) => key.kind.read(&Given { value: Raw::Toml(&value), secret }),
+                // What a variable holds is as little shown as a secret: it may be one, in the wrong place.
+                Ok(value) => key.kind.read(&Given { value: Raw::Toml(&value), secret: true }),
                 Err(message) => {
                     self.config.refuse(
                         path,

@@ -200,17 +200,16 @@ impl Kind {
             Self::Filter if !is_filter(text) => {
                 "write a level such as \"info\", or levels by module such as \"info,posthaste=debug\""
             }
-            Self::Template => {
-                return TopicMap::template(text)
-                    .map(drop)
-                    .map_err(|error| format!("does not do: {}", error.message()));
-            }
-            Self::Source => {
-                return Envelope::new(Format::default())
-                    .source(text)
-                    .map(drop)
-                    .map_err(|error| format!("does not do: {}", error.message()));
-            }
+            Self::Template => match TopicMap::template(text) {
+                Err(error) if !secret => return Err(format!("does not do: {}", error.message())),
+                Err(_) => "write a text with placeholders, such as \"shop.{topic}\"",
+                Ok(_) => return Ok(()),
+            },
+            Self::Source => match Envelope::new(Format::default()).source(text) {
+                Err(error) if !secret => return Err(format!("does not do: {}", error.message())),
+                Err(_) => "write a URI without blanks, such as \"https://shop.example/orders\"",
+                Ok(_) => return Ok(()),
+            },
             _ => return Ok(()),
         };
         Err(format!("is {shown}; {advice}"))

@@ -15,6 +15,8 @@
 //! database goes on where only a daemon would stumble.
 
 mod file;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod key;
 pub(crate) mod kind;
 pub(crate) mod mistake;

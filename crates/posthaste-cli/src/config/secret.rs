@@ -76,17 +76,30 @@ fn servers(text: &str) -> Vec<String> {
     let mut servers: Vec<String> = Vec::new();
     for part in text.split(',') {
         match servers.last_mut() {
-            Some(last) if !part.contains("://") => *last += &format!(",{part}"),
+            Some(last) if scheme(part).is_none() => *last += &format!(",{part}"),
             _ => servers.push(part.to_owned()),
         }
     }
     servers
 }
 
+/// The scheme that a text begins with, if it is a URL, and what follows.
+fn scheme(text: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = text.trim_start().split_once("://")?;
+    let is_one = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    is_one.then_some((scheme, rest))
+}
+
 fn url_masked(url: &str, secrecy: Secrecy) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        // Not a URL after all. Only a path or a server without anybody's name can be shown.
-        let plain = secrecy != Secrecy::Path && !url.contains(['@', '=']);
+    let Some((scheme, rest)) = scheme(url) else {
+        // Not a URL after all. Only a file or a server without anybody's name can be shown: of a database, what is called
+        // one.
+        let plain = match secrecy {
+            Secrecy::Path => false,
+            Secrecy::Password => url.starts_with("sqlite:") && !url.contains(['@', '=']),
+            _ => !url.contains(['@', '=']) && !url.contains("://"),
+        };
         return if plain { url.to_owned() } else { HIDDEN.to_owned() };
     };
     // A password may hold any of the characters that end an authority, if nobody encoded them: the last '@' before
@@ -162,6 +175,8 @@ mod tests {
             ("nats://u:hun,ter22@a, nats://b:4222", Secrecy::Login, "nats://***@a,nats://b:4222"),
             ("a:4222,b:4222", Secrecy::Login, "a:4222,b:4222"),
             ("shop:hunter22@db", Secrecy::Password, "***"),
+            ("hunter22", Secrecy::Password, "***"),
+            ("sqlite:outbox.db", Secrecy::Password, "sqlite:outbox.db"),
             ("nats://hunter22@a:4222,nats://u:hunter22@b", Secrecy::Login, "nats://***@a:4222,nats://***@b"),
             ("localhost:4222", Secrecy::Login, "localhost:4222"),
             ("https://shop.example/hooks/hunter22?key=hunter22", Secrecy::Path, "https://shop.example/***"),

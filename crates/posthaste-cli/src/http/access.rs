@@ -215,4 +215,32 @@ mod tests {
         let unnamed = Request::builder().uri("/api/v1/status").body(Body::empty()).unwrap();
         assert!(check_host(&unnamed).is_err(), "whoever speaks HTTP/1.1 names a host");
     }
+
+    /// Nothing else here sees the token, and a comparison that ends at the first difference would tell how much was right.
+    #[test]
+    fn op5_the_token_is_compared_in_constant_time() {
+        let mut seen = Vec::new();
+        let mut directories =
+            vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src/http"))];
+        while let Some(directory) = directories.pop() {
+            for entry in std::fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    directories.push(path);
+                    continue;
+                }
+                let source = std::fs::read_to_string(&path).unwrap();
+                let source = source.split("#[cfg(test)]\nmod tests").next().unwrap();
+                let lines = source.lines().filter(|line| line.contains(".reveal()"));
+                seen.extend(lines.map(|line| (path.file_name().unwrap().to_owned(), line.trim().to_owned())));
+            }
+        }
+        let (compared, others): (Vec<_>, Vec<_>) =
+            seen.into_iter().partition(|(_, line)| line.contains("ct_eq"));
+        assert_eq!(compared.len(), 1, "{compared:?}");
+        assert!(
+            others.iter().all(|(file, line)| file == "access.rs" && line.contains("is_empty()")),
+            "{others:?}"
+        );
+    }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, de};
 use serde_json::value::RawValue;
 
 use super::limits;
-use super::problem::{Kind, Problem};
+use super::problem::{Kind, Problem, quoted};
 use crate::config::nearest;
 
 /// The parts of a path in braces.
@@ -99,6 +99,10 @@ impl<S: Sync> FromRequest<S> for Body {
                 "the body is not declared as JSON; send the header `Content-Type: application/json`";
             return Err(Problem::new(Kind::UnsupportedMediaType, message));
         }
+        // What else it may be, the error would repeat in full.
+        if bytes.trim_ascii_start().first() != Some(&b'{') {
+            return Err(Problem::bad("the body is not a JSON object: it does not begin with {"));
+        }
         serde_json::from_slice::<Object>(&bytes)
             .map(|object| Self(Fields { within: "", fields: object.0 }))
             .map_err(|error| Problem::bad(format!("the body is not a JSON object: {error}")))
@@ -137,7 +141,7 @@ impl Fields {
                     None if known.is_empty() => "; there are none here".to_owned(),
                     None => format!("; there are {}", known.join(", ")),
                 };
-                return Err(Problem::bad(format!("{within}{name:.60?} is not known{meant}")));
+                return Err(Problem::bad(format!("{within}{} is not known{meant}", quoted(name))));
             }
             if self.fields[..at].iter().any(|(other, _)| other == name) {
                 return Err(Problem::bad(format!("{within}{name} is there twice; give it once")));
@@ -146,7 +150,8 @@ impl Fields {
         Ok(self)
     }
 
-    fn wrong(&self, name: &str, why: impl fmt::Display) -> Problem {
+    /// That a field will not do.
+    pub(super) fn wrong(&self, name: &str, why: impl fmt::Display) -> Problem {
         Problem::bad(format!("{}{name} is {why}", self.within))
     }
 
@@ -184,7 +189,7 @@ impl Fields {
         parse: impl FnOnce(&str) -> Result<T, E>,
     ) -> Result<Option<T>, Problem> {
         let parse =
-            |text: String| parse(&text).map_err(|why| self.wrong(name, format!("{text:.60?}: {why}")));
+            |text: String| parse(&text).map_err(|why| self.wrong(name, format!("{}: {why}", quoted(&text))));
         self.text(name)?.map(parse).transpose()
     }
 
@@ -193,7 +198,7 @@ impl Fields {
         match self.get(name) {
             None => Ok(false),
             Some(Field::Text(text)) => {
-                text.parse().map_err(|_| self.wrong(name, format!("{text:.60?}; write true or false")))
+                text.parse().map_err(|_| self.wrong(name, format!("{}; write true or false", quoted(text))))
             }
             Some(Field::Json(raw)) => self.typed(name, raw, "true or false"),
         }
@@ -231,7 +236,14 @@ impl Fields {
             Field::Json(raw) => Ok((key, self.typed(name, &raw, "an object of texts")?)),
             Field::Text(text) => Ok((key, text)),
         };
-        object.0.into_iter().map(pair).collect()
+        let pairs: Vec<(String, String)> = object.0.into_iter().map(pair).collect::<Result<_, Problem>>()?;
+        let is_there_before = |at: usize| pairs[..at].iter().any(|(key, _)| *key == pairs[at].0);
+        match (1..pairs.len()).find(|at| is_there_before(*at)) {
+            Some(at) => {
+                Err(self.wrong(name, format!("an object with {} twice; give it once", quoted(&pairs[at].0))))
+            }
+            None => Ok(pairs),
+        }
     }
 
     /// An object within, with the fields that it may have.

@@ -85,6 +85,15 @@ impl Problem {
     }
 }
 
+/// What somebody sent, in quotation marks, as far as a message repeats it: 60 characters. A precision would not do that for
+/// texts in quotation marks.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+    }
+}
+
 /// The library's messages hold neither payloads nor secrets.
 impl From<posthaste::Error> for Problem {
     fn from(error: posthaste::Error) -> Self {

@@ -1,39 +1,96 @@
 //! The token, hosts, other machines.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use super::client::{TOKEN, start, start_by};
+use super::client::{Answer, TOKEN, start, start_by};
 use crate::support::{Db, Dir, Kind};
 
+/// What somebody without the token may show in its place; all of it is refused.
+fn others() -> Vec<String> {
+    let token = |value: &str| format!("authorization: {value}\r\n");
+    let (short, long) = (&TOKEN[..TOKEN.len() - 1], format!("{TOKEN}s"));
+    let mut others: Vec<String> = [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer  ",
+        "Bearer x",
+        "Bearer null",
+        &format!("Bearer {short}"),
+        &format!("Bearer {long}"),
+        &format!("Bearer {}", TOKEN.to_uppercase()),
+        &format!("Bearer {TOKEN} {TOKEN}"),
+        &format!("Bearer \"{TOKEN}\""),
+        &format!("Bearer{TOKEN}"),
+        &format!("Basic {TOKEN}"),
+        &format!("Basic {}", STANDARD.encode(format!("operator:{TOKEN}"))),
+        &format!("Token {TOKEN}"),
+        TOKEN,
+    ]
+    .into_iter()
+    .map(token)
+    .collect();
+    others.push(String::new());
+    others.push(format!("x-api-key: {TOKEN}\r\n"));
+    others.push(format!("cookie: authorization=Bearer {TOKEN}; token={TOKEN}\r\n"));
+    others.push(format!("proxy-authorization: Bearer {TOKEN}\r\n"));
+    others.push(format!("{}{}", token("Bearer x"), token(&format!("Bearer {TOKEN}"))));
+    others
+}
+
+/// Every route of the document but those that read, so that none can be forgotten.
 #[test]
 fn op5_whatever_writes_needs_the_token() {
     let db = Db::new(Kind::Sqlite);
     let (daemon, client) = start(&db);
     let nobody = client.with_token(None);
-    let other = client.with_token(Some("hunter23-operators"));
-    let event = json!({ "topic": "a", "payload": 1 });
-    for path in [
-        "/api/v1/tables/outbox/events",
-        "/api/v1/tables/outbox/dead/replay",
-        "/api/v1/tables/outbox/dead/discard",
-        "/api/v1/tables/outbox/purge",
-        "/api/v1/relays/outbox/pause",
-        "/api/v1/relays/outbox/resume",
-        "/api/v1/relays/outbox/trigger",
-        "/api/v1/relays/outbox/sinks/stdout/pause",
-        "/api/v1/relays/outbox/sinks/stdout/resume",
-        // Who may not write learns nothing of what there is.
-        "/api/v1/relays/none/pause",
-    ] {
-        let answer = nobody.post(path, &event);
-        answer.fails(401, "unauthorized", "send it as `Authorization: Bearer …`");
-        assert!(answer.head.contains("www-authenticate: bearer"), "{answer:?}");
-        other.post(path, &event).fails(401, "unauthorized", "the token is not that of http.token");
+    let ask = |method: &str, path: &str, headers: &str, body: &str| {
+        let length = body.len();
+        nobody.send(&format!(
+            "{method} {path} HTTP/1.1\r\nconnection: close\r\nhost: localhost\r\n{headers}content-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        ))
+    };
+    let refused = |answer: &Answer, what: &str| {
+        assert_eq!(answer.code, 401, "{what}: {answer:?}");
+        answer.fails(401, "unauthorized", "send");
+        assert!(answer.head.contains("www-authenticate: bearer"), "{what}: {answer:?}");
+    };
+    let event = json!({ "topic": "a", "payload": 1, "token": TOKEN }).to_string();
+    let mut writes = client.writes("outbox", "stdout");
+    assert!(writes.len() >= 9, "{writes:?}");
+    // Who may not write learns nothing of what there is.
+    writes.extend(client.writes("none", "none"));
+    for path in &writes {
+        for headers in others() {
+            refused(&ask("POST", path, &headers, &event), &format!("{path} {headers:?}"));
+        }
+        for query in ["token", "access_token", "authorization"] {
+            let path = format!("{path}?{query}={TOKEN}");
+            refused(&ask("POST", &path, "", &event), &path);
+        }
     }
-    // Reading is for anybody on this machine.
+    // No other way to write to any path, and none that says it only reads.
+    for (_, path) in client.operations("outbox", "stdout") {
+        for method in ["PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW", "get"] {
+            refused(&ask(method, &path, "", ""), &format!("{method} {path}"));
+            let with = format!("authorization: Bearer {TOKEN}\r\n");
+            assert_eq!(ask(method, &path, &with, "").code, 405, "{method} {path}");
+        }
+        let disguised = ask("GET", &path, "x-http-method-override: POST\r\n", &event);
+        assert!(matches!(disguised.code, 200 | 404 | 405), "{path}: {disguised:?}");
+    }
+    // Nothing of it was done, and reading is for anybody on this machine.
     assert_eq!(nobody.get("/api/v1/tables/outbox/events").is(200)["events"], json!([]));
     let relay = &nobody.get("/api/v1/status").is(200)["tables"][0]["relay"];
     assert_eq!((&relay["doing"], &relay["sinks"][0]["paused"]), (&json!("working"), &json!(false)));
+    // With the token the same requests get further.
+    let with = format!("authorization: bearer {TOKEN}\r\n");
+    for path in client.writes("outbox", "stdout") {
+        assert_ne!(ask("POST", &path, &with, "{}").code, 401, "{path}");
+    }
     daemon.stop();
 }
 

@@ -11,23 +11,26 @@ use crate::daemon::Daemon;
 use crate::support::{Db, Dir, Kind};
 
 /// What whoever writes must show.
-pub(super) const TOKEN: &str = "hunter22-operators";
+pub(crate) const TOKEN: &str = "hunter22-operators";
+
+/// How long an answer is waited for.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The databases that everything is asked on.
 pub(super) const DATABASES: [Kind; 2] = [Kind::Sqlite, Kind::Postgres];
 
 /// What the daemon answered.
 #[derive(Debug, Clone)]
-pub(super) struct Answer {
-    pub(super) code: u16,
+pub(crate) struct Answer {
+    pub(crate) code: u16,
     /// The head, in small letters.
-    pub(super) head: String,
-    pub(super) text: String,
+    pub(crate) head: String,
+    pub(crate) text: String,
 }
 
 impl Answer {
     #[track_caller]
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
@@ -48,19 +51,19 @@ impl Answer {
 }
 
 /// Asks one daemon.
-pub(super) struct Client {
+pub(crate) struct Client {
     pub(super) address: SocketAddr,
     token: Option<&'static str>,
     document: Value,
 }
 
 /// A daemon on this database, made by `migrate up`, with a token.
-pub(super) fn start(db: &Db) -> (Daemon, Client) {
+pub(crate) fn start(db: &Db) -> (Daemon, Client) {
     db.run(["migrate", "up"]).exits(0);
     start_by(db.command(["relay"]).env("OUTBOX_HTTP_TOKEN", TOKEN))
 }
 
-pub(super) fn start_by(command: &mut Command) -> (Daemon, Client) {
+pub(crate) fn start_by(command: &mut Command) -> (Daemon, Client) {
     let mut daemon = Daemon::start(command);
     let client = Client::of(&mut daemon);
     (daemon, client)
@@ -74,7 +77,7 @@ pub(super) fn start_with(dir: &Dir, file: &str) -> (Daemon, Client) {
 
 impl Client {
     /// Asks the daemon at the address that it says.
-    pub(super) fn of(daemon: &mut Daemon) -> Self {
+    pub(crate) fn of(daemon: &mut Daemon) -> Self {
         let said = daemon.said("serving http://");
         let (_, rest) = said.split_once("http://").unwrap();
         let (address, _) = rest.split_once(": ").unwrap();
@@ -91,7 +94,7 @@ impl Client {
     }
 
     #[track_caller]
-    pub(super) fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Answer {
         let answer = self.ask("GET", path, None);
         self.compare("get", path, None, &answer);
         answer
@@ -127,16 +130,41 @@ impl Client {
     }
 
     /// Sends this and takes what comes until the end.
-    pub(super) fn send(&self, request: &str) -> Answer {
+    pub(crate) fn send(&self, request: &str) -> Answer {
+        self.send_bytes(request.as_bytes(), PATIENCE)
+    }
+
+    /// The same for what need not be text, with somebody who waits so long for the next word.
+    pub(super) fn send_bytes(&self, request: &[u8], patience: Duration) -> Answer {
         let mut stream = self.connect();
+        stream.set_read_timeout(Some(patience)).unwrap();
         // Who is refused early need not be listened to.
-        let _ = stream.write_all(request.as_bytes());
+        let _ = stream.write_all(request);
         read(&mut stream)
+    }
+
+    /// Every operation of the document: its method in capitals, and its path with these names in it.
+    pub(crate) fn operations(&self, table: &str, sink: &str) -> Vec<(String, String)> {
+        let paths = self.document["paths"].as_object().unwrap();
+        let operations = paths.iter().flat_map(|(path, item)| {
+            let path = path.replace("{table}", table).replace("{sink}", sink);
+            let path = path.replace("{id}", "01563e3a-b5d3-d676-4c61-efb99302bd5b");
+            assert!(!path.contains('{'), "say what stands there: {path}");
+            item.as_object().unwrap().keys().map(move |method| (method.to_uppercase(), path.clone()))
+        });
+        operations.collect()
+    }
+
+    /// The paths that are posted to.
+    pub(crate) fn writes(&self, table: &str, sink: &str) -> Vec<String> {
+        let reads = |method: &str| matches!(method, "GET" | "HEAD");
+        let writes = self.operations(table, sink).into_iter().filter(|(method, _)| !reads(method));
+        writes.inspect(|(method, _)| assert_eq!(method, "POST")).map(|(_, path)| path).collect()
     }
 
     pub(super) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     }
 

@@ -10,13 +10,15 @@
 //! | `events.rs` | events and dead letters: looking, writing, mending |
 //! | `relays.rs` | relays and sinks: status, pause, resume, trigger; streams |
 //! | `access.rs` | the token, hosts, other machines |
+//! | `hostile.rs` | anything as body, query or head: the daemon refuses it and lives |
 //! | `limits.rs` | too much, too slow, and what the log says of it |
 //! | `metrics.rs` | what Prometheus reads |
 
 mod access;
-mod client;
+pub(crate) mod client;
 mod events;
 mod health;
+mod hostile;
 mod limits;
 mod metrics;
 mod relays;

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{Available, DEFAULT_NAMESPACE, Event, EventRules, Headers, Payload, parse_id};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, quoted};
 
 /// An event in the making; [`Event::builder`] and [`Event::json`] start one.
 ///
@@ -126,10 +126,8 @@ impl EventBuilder {
     }
 
     fn not_json(&self) -> Error {
-        Error::new(
-            ErrorKind::PayloadNotJson,
-            format!("the payload of {:?} is not valid JSON", self.event.topic),
-        )
+        let message = format!("the payload of {} is not valid JSON", shown(&self.event.topic));
+        Error::new(ErrorKind::PayloadNotJson, message)
     }
 
     /// A binary payload with its content type.
@@ -184,12 +182,12 @@ impl EventBuilder {
         self.event.payload = match (self.json, self.binary) {
             (Some(payload), None) | (None, Some(payload)) => payload,
             (None, None) => {
-                let message = format!("the event {:?} has no payload", self.event.topic);
+                let message = format!("the event {} has no payload", shown(&self.event.topic));
                 return Err(Error::new(ErrorKind::PayloadMissing, message));
             }
             (Some(_), Some(_)) => {
-                let message =
-                    format!("the event {:?} has both a JSON and a binary payload", self.event.topic);
+                let topic = shown(&self.event.topic);
+                let message = format!("the event {topic} has both a JSON and a binary payload");
                 return Err(Error::new(ErrorKind::PayloadAmbiguous, message));
             }
         };
@@ -200,6 +198,11 @@ impl EventBuilder {
         rules.check(&self.event)?;
         Ok(self.event)
     }
+}
+
+/// A topic in a message that comes before its length has been checked.
+fn shown(topic: &str) -> String {
+    quoted(topic, 128)
 }
 
 /// Whether valid JSON has an escape of a surrogate that is not half of a pair. Rust's strings never have.

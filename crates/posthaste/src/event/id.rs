@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, quoted};
 
 /// Reads an id from a UUID (any of its usual forms) or from a ULID's 26 characters.
 ///
@@ -12,10 +12,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// # Ok::<_, posthaste::Error>(())
 /// ```
 pub fn parse_id(text: &str) -> Result<Uuid> {
-    Uuid::try_parse(text)
-        .ok()
-        .or_else(|| parse_ulid(text))
-        .ok_or_else(|| Error::new(ErrorKind::InvalidId, format!("{text:.64?} is neither a UUID nor a ULID")))
+    Uuid::try_parse(text).ok().or_else(|| parse_ulid(text)).ok_or_else(|| {
+        let message = format!("{} is neither a UUID nor a ULID", quoted(text, 64));
+        Error::new(ErrorKind::InvalidId, message)
+    })
 }
 
 /// Crockford's base 32: 26 digits of 5 bits, of which the first may only use three.

@@ -158,8 +158,10 @@ fn version(version: u32) -> Result<()> {
 /// Times that every database can store.
 fn times(event: &Event) -> Result<()> {
     let years = 1000..=9999;
+    // The last hours of the year 9999 west of Greenwich are no time of UTC any more.
+    let in_utc = |at: OffsetDateTime| at.checked_to_offset(UtcOffset::UTC).map(OffsetDateTime::year);
     let storable = |field, at: Option<OffsetDateTime>| match at {
-        Some(at) if !years.contains(&at.to_offset(UtcOffset::UTC).year()) => Err(Error::new(
+        Some(at) if in_utc(at).is_none_or(|year| !years.contains(&year)) => Err(Error::new(
             ErrorKind::OutOfRange { field },
             format!(
                 "{field} is in the year {}, not between {} and {}",

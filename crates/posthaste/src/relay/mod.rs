@@ -69,7 +69,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::dispatch::Routes;
-use crate::error::{Error, ErrorKind, Policy, Result};
+use crate::error::{Error, ErrorKind, Policy, Result, quoted};
 use crate::produce::gate::{Gate, HotQueue};
 use crate::store::{Store, WorkerId};
 use crate::telemetry;
@@ -305,7 +305,8 @@ impl Relay {
             self.inner.plan.routes.routes().into_iter().map(|route| route.name).collect();
         let Some(name) = names.iter().find(|known| ***known == *name) else {
             let table = self.inner.plan.connections.store().table();
-            let message = format!("table {table}: the relay has no route {name:.100?} among {names:?}");
+            let name = quoted(name, 100);
+            let message = format!("table {table}: the relay has no route {name} among {names:?}");
             return Err(Error::new(ErrorKind::InvalidSetting, message));
         };
         let run = self.inner.run();

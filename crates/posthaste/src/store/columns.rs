@@ -157,8 +157,7 @@ impl StoredColumns<'_> {
     pub(crate) fn into_event(self) -> Result<Event, String> {
         let headers = match self.headers {
             None => Headers::new(),
-            Some(text) => serde_json::from_str(&text)
-                .map_err(|error| format!("undecodable: headers are not an object of strings ({error})"))?,
+            Some(text) => serde_json::from_str(&text).map_err(|error| not_headers(&error))?,
         };
         let payload = match (self.payload, self.payload_bytes) {
             (Some(text), None) => Payload::json(text),
@@ -188,10 +187,19 @@ impl StoredColumns<'_> {
     }
 }
 
+/// That headers are none, and where. The error's own words would repeat a value that is no string.
+fn not_headers(error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    format!("undecodable: headers are not an object of strings (line {line}, column {column})")
+}
+
 /// Why a column could not be read, in the words that are stored.
 pub(crate) fn undecodable(column: &str, error: impl std::fmt::Display) -> String {
     format!("undecodable: column {column}: {error}")
 }
+
+#[cfg(test)]
+mod fuzz;
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Store, TableName};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, quoted};
 
 /// The kinds of database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -39,7 +39,7 @@ impl Dialect {
             // Only the scheme is repeated: the rest may hold a password.
             Some(scheme) => Err(Error::new(
                 ErrorKind::UnknownDatabase,
-                format!("{scheme:.20?} is no supported kind of database"),
+                format!("{} is no supported kind of database", quoted(scheme, 20)),
             )),
             None => Err(Error::new(ErrorKind::UnknownDatabase, "the database's URL has no scheme")),
         }

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use time::OffsetDateTime;
+use time::macros::datetime;
+use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, quoted};
 
 /// Where a row is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,7 +69,8 @@ impl FromStr for Status {
             .into_iter()
             .find(|status| status.as_str() == text)
             .ok_or_else(|| {
-                let message = format!("{text:.40?} is not a status: pending, processing, delivered or dead");
+                let text = quoted(text, 40);
+                let message = format!("{text} is not a status: pending, processing, delivered or dead");
                 Error::new(ErrorKind::InvalidSetting, message)
             })
     }
@@ -234,8 +236,14 @@ impl Filter {
     pub(crate) fn times(&self) -> impl Iterator<Item = (&'static str, OffsetDateTime)> {
         [("created_at >=", self.since), ("created_at <", self.until), ("settled_at <", self.settled_before)]
             .into_iter()
-            .filter_map(|(comparison, at)| at.map(|at| (comparison, at)))
+            .filter_map(|(comparison, at)| at.map(|at| (comparison, comparable(at))))
     }
+}
+
+/// A time that every database can be given, in UTC: what lies before or behind all rows does so by less.
+fn comparable(at: OffsetDateTime) -> OffsetDateTime {
+    let (first, last) = (datetime!(1000-01-01 0:00 UTC), datetime!(9999-12-31 23:59:59.999999 UTC));
+    at.checked_to_offset(UtcOffset::UTC).unwrap_or(last).clamp(first, last)
 }
 
 /// The columns that a filter may ask for, and no payload among them.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, quoted};
 
 /// Characters of a name: what PostgreSQL's 63 bytes leave after the longest suffix of an index.
 const LIMIT: usize = 40;
@@ -89,7 +89,8 @@ impl FromStr for TableName {
         if schema.is_none_or(is_identifier) && is_identifier(name) {
             Ok(Self { schema: schema.map(str::to_owned), name: name.to_owned() })
         } else {
-            Err(Error::new(ErrorKind::InvalidTableName, format!("{text:.80?} is not the name of a table")))
+            let message = format!("{} is not the name of a table", quoted(text, 80));
+            Err(Error::new(ErrorKind::InvalidTableName, message))
         }
     }
 }

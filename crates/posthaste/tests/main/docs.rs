@@ -154,3 +154,36 @@ fn every_page_is_listed_and_its_code_compiled() {
         );
     }
 }
+
+/// Every Rust file of the workspace.
+fn sources(path: &Path, found: &mut Vec<String>) {
+    for entry in std::fs::read_dir(path).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(std::fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// What is promised is kept by tests that there are.
+#[test]
+fn every_test_that_security_names_exists() {
+    let page = read("SECURITY.md");
+    let (_, promises) = page.split_once("## What is promised today").unwrap();
+    let (promises, _) = promises.split_once("\n## ").unwrap();
+    let is_test = |word: &&str| {
+        let row: String = word.chars().take(2).collect();
+        row.chars().all(|c| c.is_ascii_lowercase()) && word.get(2..3).is_some_and(|c| c.parse::<u8>().is_ok())
+    };
+    let named: BTreeSet<&str> = promises.split('`').skip(1).step_by(2).filter(is_test).collect();
+    assert!(named.len() > 40, "{named:?}");
+    let mut all = Vec::new();
+    sources(&Path::new(ROOT).join("crates"), &mut all);
+    let missing: Vec<&&str> = named
+        .iter()
+        .filter(|name| !all.iter().any(|source| source.contains(&format!("fn {name}("))))
+        .collect();
+    assert!(missing.is_empty(), "SECURITY.md names tests that there are none of: {missing:?}");
+}

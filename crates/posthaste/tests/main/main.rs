@@ -21,6 +21,7 @@ mod conformance;
 mod dispatch;
 mod docs;
 mod doctor;
+mod edges;
 mod exclusion;
 mod model;
 mod plain_sql;

@@ -10,6 +10,7 @@ use posthaste::{Event, Outbox, testing};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 use uuid::Uuid;
 
+use super::anything::*;
 use super::destination::*;
 
 /// The tests of the suite for a destination.
@@ -123,6 +124,34 @@ pub async fn si3_every_format_arrives<D: Destination>() {
                 assert_eq!(bytes.headers.contains_key("ce-id"), format == Format::CloudEvents);
             }
             _ => assert!(bytes.body.windows(4).any(|part| part == b"/wAB"), "{format}"),
+        }
+    }
+}
+
+pub async fn si3_anything_in_an_event_arrives<D: Destination>() {
+    let destination = D::start().await;
+    let sent = deliveries_of_anything(60);
+    // Those with the attributes as headers first; where there are none, the envelope has it all.
+    for format in [Format::CloudEvents, Format::Envelope] {
+        let before = destination.arrived().await.len();
+        let sink = destination.sink(format).await;
+        // Another id, so that no destination takes it for what it has had.
+        let batch: Vec<Delivery> = sent
+            .iter()
+            .map(|one| testing::delivery(one.event.to_builder().id(Uuid::now_v7()).build().unwrap()))
+            .collect();
+        for part in batch.chunks(sink.batch_limit().min(16)) {
+            assert_eq!(sink.publish(part).await, vec![Outcome::Delivered; part.len()]);
+        }
+        let arrived = destination.arrived().await.split_off(before);
+        assert_eq!(arrived.len(), batch.len());
+        for one in &arrived {
+            let sent = batch.iter().find(|sent| sent.event.id().to_string() == one.id).unwrap();
+            match format {
+                Format::Envelope => is_in_its_envelope(one, &sent.event),
+                _ if one.headers.is_empty() => {}
+                _ => is_in_its_headers(one, &sent.event),
+            }
         }
     }
 }

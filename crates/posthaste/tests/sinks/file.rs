@@ -76,6 +76,7 @@ conforms!(crate::file::Directory:
     si2_a_batch_is_answered_one_by_one_and_in_order,
     si3_metadata_and_id_arrive,
     si3_every_format_arrives,
+    si3_anything_in_an_event_arrives,
     si3_a_second_try_carries_the_same_id,
     rt3_a_destination_that_is_gone_is_unavailable,
     re11_a_relay_outlives_its_destination,

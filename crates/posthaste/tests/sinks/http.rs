@@ -211,6 +211,7 @@ conforms!(crate::http::Receiver:
     si2_a_batch_is_answered_one_by_one_and_in_order,
     si3_metadata_and_id_arrive,
     si3_every_format_arrives,
+    si3_anything_in_an_event_arrives,
     si3_a_second_try_carries_the_same_id,
     si2_one_that_is_refused_does_not_hurt_the_others,
     rt3_a_destination_that_is_gone_is_unavailable,

@@ -7,6 +7,7 @@
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod anything;
 mod conformance;
 mod destination;
 mod doctor;

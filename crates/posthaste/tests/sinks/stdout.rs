@@ -70,6 +70,7 @@ conforms!(crate::stdout::Pipe:
     si2_a_batch_is_answered_one_by_one_and_in_order,
     si3_metadata_and_id_arrive,
     si3_every_format_arrives,
+    si3_anything_in_an_event_arrives,
     si3_a_second_try_carries_the_same_id,
     re8_a_publish_that_is_dropped_leaves_the_sink_whole,
 );

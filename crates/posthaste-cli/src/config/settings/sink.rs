@@ -101,6 +101,11 @@ impl Keys<'_> {
     fn at(&self, leaf: &str) -> Path {
         Path::of(["sinks", self.name, leaf])
     }
+
+    /// The section that they are in, whose name may be anything.
+    fn section(&self) -> Path {
+        Path::of(["sinks", self.name])
+    }
 }
 
 impl Making<'_> {
@@ -132,7 +137,7 @@ impl Making<'_> {
                 let kinds: Vec<String> = SINKS.iter().map(|kind| format!("{kind:?}")).collect();
                 self.wrong(
                     origin,
-                    format!("sinks.{name} has no kind; add kind = one of {}", kinds.join(", ")),
+                    format!("{} has no kind; add kind = one of {}", keys.section(), kinds.join(", ")),
                 );
             }
             return None;
@@ -195,8 +200,8 @@ impl Making<'_> {
                         _ => key.example,
                     };
                     let message = format!(
-                        "sinks.{} is of kind {kind} and has no {}; add {} = {example}",
-                        keys.name,
+                        "{} is of kind {kind} and has no {}; add {} = {example}",
+                        keys.section(),
                         key.leaf(),
                         key.leaf()
                     );
@@ -325,8 +330,8 @@ impl Making<'_> {
         if let [_, second, ..] = ways[..] {
             let origin = config.origin(&keys.at(second));
             let message = format!(
-                "sinks.{} has {} to log in with; leave all but one away",
-                keys.name,
+                "{} has {} to log in with; leave all but one away",
+                keys.section(),
                 ways.join(" and ")
             );
             self.wrong(&origin, message);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::http::Served;
 use crate::http::input::Fields;
 use crate::http::limits;
-use crate::http::problem::{self, Kind, Problem};
+use crate::http::problem::{self, Kind, Problem, quoted};
 use crate::json::EventJson;
 
 /// Its fields.
@@ -36,7 +36,7 @@ impl Served {
         match (body.text("confirm")?, &self.inner.remote_host) {
             (Some(given), _) if given != table => Err(Problem::new(
                 Kind::Unconfirmed,
-                format!("confirm names {given:.60?}, the table is {table:?}; nothing was changed"),
+                format!("confirm names {}, the table is {table:?}; nothing was changed", quoted(&given)),
             )),
             (None, Some(host)) if !dry_run && !one_by_one => Err(Problem::new(
                 Kind::Unconfirmed,

@@ -114,6 +114,9 @@ const EVENT: [&str; 16] = [
     "occurred_at",
 ];
 
+#[cfg(test)]
+mod fuzz;
+
 fn event(body: &Fields) -> Result<Event, Problem> {
     let topic = body.text("topic")?.ok_or_else(|| Problem::bad("topic is missing; give the event one"))?;
     let mut event = Event::builder(topic);

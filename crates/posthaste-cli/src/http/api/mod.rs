@@ -14,7 +14,7 @@ mod which;
 use posthaste::Relay;
 
 use super::Served;
-use super::problem::{Kind, Problem};
+use super::problem::{Kind, Problem, quoted};
 use crate::config::nearest;
 use crate::daemon::{Opened, Table};
 
@@ -28,7 +28,7 @@ impl Served {
                 Some(meant) => format!("do you mean {meant}?"),
                 None => format!("there are {}", names.collect::<Vec<_>>().join(", ")),
             };
-            Problem::missing(format!("this daemon has no table {name:.60?}; {meant}"))
+            Problem::missing(format!("this daemon has no table {}; {meant}", quoted(name)))
         })
     }
 

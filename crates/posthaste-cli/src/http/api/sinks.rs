@@ -7,7 +7,7 @@ use super::relays::changed;
 use crate::config::nearest;
 use crate::http::Served;
 use crate::http::input::{At, Body, Query};
-use crate::http::problem::{Answer, Problem};
+use crate::http::problem::{Answer, Problem, quoted};
 
 /// `POST /api/v1/relays/{table}/sinks/{sink}/pause`
 pub(in crate::http) async fn pause(
@@ -47,5 +47,5 @@ fn find<'a>(served: &'a Served, table: &str, sink: &str) -> Result<&'a Relay, Pr
         Some(meant) => format!("do you mean {meant}?"),
         None => format!("it has {}", names.by_ref().collect::<Vec<_>>().join(", ")),
     };
-    Err(Problem::missing(format!("the relay of table {table} has no sink {sink:.60?}; {meant}")))
+    Err(Problem::missing(format!("the relay of table {table} has no sink {}; {meant}", quoted(sink))))
 }

@@ -205,21 +205,30 @@ impl Message {
     ///   attribute that is there, what frames an HTTP message (`content-length`, `host`, `connection`, …), what
     ///   steers a broker (`nats-…`), what a signature is made of (`webhook-…`). Such a header is left out. Other
     ///   names with `ce-` are let through: that is how a producer adds an extension attribute.
-    /// - A value with a control character, which an event cannot have by its rules, is left out too.
+    /// - An empty name and a value with a control character, which an event cannot have by its rules, are left out too; a
+    ///   content type with one becomes `application/octet-stream`.
     pub fn headers(&self) -> Vec<(String, String)> {
         let mut headers = Vec::with_capacity(1 + self.attributes.len() + self.event_headers.len());
-        headers.push(("content-type".to_owned(), self.content_type.clone()));
+        headers.push(("content-type".to_owned(), self.sendable_content_type().to_owned()));
         for (name, value) in &self.attributes {
             headers.push((format!("ce-{name}"), encode::attribute(value)));
         }
         let own = headers.len();
         for (name, value) in &self.event_headers {
             let taken = headers[..own].iter().any(|(set, _)| set.eq_ignore_ascii_case(name));
-            if !taken && !encode::is_reserved(name) && !value.chars().any(char::is_control) {
+            let sendable = !name.is_empty() && !value.chars().any(char::is_control);
+            if sendable && !taken && !encode::is_reserved(name) {
                 headers.push((encode::name(name), value.clone()));
             }
         }
         headers
+    }
+
+    fn sendable_content_type(&self) -> &str {
+        match self.content_type.chars().any(char::is_control) {
+            true => "application/octet-stream",
+            false => &self.content_type,
+        }
     }
 }
 
@@ -285,5 +294,7 @@ fn occurred_at(delivery: &Delivery) -> Option<String> {
     at.to_offset(UtcOffset::UTC).format(&Rfc3339).ok()
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;

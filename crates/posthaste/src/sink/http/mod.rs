@@ -15,9 +15,11 @@
 //! the book.
 //!
 //! An answer's body is read up to 4 KiB, so that the connection can be used again, and 200 characters of a refusal go
-//! into the error. Redirects are not followed: a signed body is for the URL it was meant for.
+//! into the error, without the sink's own URL, headers and keys. Redirects are not followed: a signed body is for the
+//! URL it was meant for.
 
 mod answer;
+mod excerpt;
 mod sign;
 
 use std::fmt;
@@ -34,6 +36,7 @@ use super::envelope::{Envelope, encode_path};
 use super::{Delivery, Outcome, Sink};
 use crate::error::{Error, ErrorKind, Result};
 use answer::Answer;
+use excerpt::Secrets;
 use sign::Secret;
 
 /// Where a URL has the delivery's destination.
@@ -41,9 +44,6 @@ const PLACEHOLDER: &str = "{destination}";
 
 /// Bytes of an answer that are read.
 const READ_LIMIT: usize = 4096;
-
-/// Characters of an answer that go into an error.
-const EXCERPT: usize = 200;
 
 /// Sends each event to a URL.
 ///
@@ -64,6 +64,8 @@ pub struct HttpSink {
     target: Target,
     headers: HeaderMap,
     secrets: Vec<Secret>,
+    /// What must not come back in an error.
+    hidden: Secrets,
     envelope: Envelope,
     concurrency: usize,
 }
@@ -126,7 +128,7 @@ impl HttpSink {
         headers.extend(self.headers.clone());
         self.sign(&mut headers, &message.id.to_string(), &message.body);
         match self.client.post(url).headers(headers).body(message.body).send().await {
-            Ok(response) => read(response).await,
+            Ok(response) => self.read(response).await,
             Err(error) => answer::of_error(error),
         }
     }
@@ -146,6 +148,21 @@ impl HttpSink {
                 headers.insert(HeaderName::from_static(name), value);
             }
         }
+    }
+
+    /// What an answer means, read no further than it is worth.
+    async fn read(&self, mut response: Response) -> Answer {
+        let status = response.status();
+        let after = answer::retry_after(response.headers(), SystemTime::now());
+        let mut body = Vec::new();
+        // The status is the answer: a body that breaks off changes nothing.
+        while let Ok(Some(chunk)) = response.chunk().await {
+            body.extend_from_slice(&chunk[..chunk.len().min(READ_LIMIT - body.len())]);
+            if body.len() >= READ_LIMIT {
+                break;
+            }
+        }
+        answer::of_status(status, after, &self.hidden.excerpt(&body))
     }
 
     /// Whether there is somebody behind the URL: any answer but a proxy's that there is nobody.
@@ -218,24 +235,6 @@ impl Target {
         let url = self.probed(None).ok();
         url.and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default()
     }
-}
-
-/// Reads an answer: its status, and no more of its body than is needed.
-async fn read(mut response: Response) -> Answer {
-    let status = response.status();
-    let after = answer::retry_after(response.headers(), SystemTime::now());
-    let mut body = Vec::new();
-    // The status is the answer: a body that breaks off changes nothing.
-    while let Ok(Some(chunk)) = response.chunk().await {
-        body.extend_from_slice(&chunk[..chunk.len().min(READ_LIMIT - body.len())]);
-        if body.len() >= READ_LIMIT {
-            break;
-        }
-    }
-    let text = String::from_utf8_lossy(&body);
-    let text: String =
-        text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(EXCERPT).collect();
-    answer::of_status(status, after, &text)
 }
 
 #[async_trait]
@@ -335,6 +334,11 @@ impl HttpSinkBuilder {
         if self.concurrency == 0 || self.timeout.is_zero() || self.connect_timeout.is_zero() {
             return Err(wrong("a webhook's timeouts and concurrency must not be zero".to_owned()));
         }
+        let hidden = Secrets::of(
+            &self.url,
+            self.headers.iter().map(|(_, value)| value.as_str()),
+            self.secrets.iter().map(String::as_str),
+        );
         let mut headers = HeaderMap::new();
         for (name, value) in self.headers {
             let parsed = (HeaderName::try_from(&name), HeaderValue::try_from(value));
@@ -363,6 +367,7 @@ impl HttpSinkBuilder {
             target: Target::parse(&self.url)?,
             headers,
             secrets: self.secrets.iter().map(|secret| Secret::parse(secret)).collect::<Result<_>>()?,
+            hidden,
             envelope: self.envelope,
             concurrency: self.concurrency,
         })

@@ -48,6 +48,7 @@ use tokio::sync::{Mutex, watch};
 
 use super::envelope::Envelope;
 use super::{Delivery, Outcome, Sink};
+use crate::error::quoted;
 use answer::Answer;
 use link::Link;
 
@@ -216,7 +217,9 @@ impl NatsSink {
 
 /// Whether a message can be published to this subject.
 fn check_subject(subject: &str) -> Result<&str, String> {
-    let wrong = |what: &str| Err(format!("its destination {subject:.128?} is no subject of NATS: it {what}"));
+    let wrong = |what: &str| {
+        Err(format!("its destination {} is no subject of NATS: it {what}", quoted(subject, 128)))
+    };
     if subject.len() > SUBJECT_LIMIT {
         return wrong(&format!("has {} bytes, more than {SUBJECT_LIMIT}", subject.len()));
     }

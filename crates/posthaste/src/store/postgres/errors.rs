@@ -39,7 +39,8 @@ pub(crate) fn kind_of_sqlstate(code: &str) -> ErrorKind {
         "3D000" | "3F000" => ErrorKind::DatabaseMissing,
         "42703" | "42P10" | "42804" => ErrorKind::SchemaMismatch,
         "25006" => ErrorKind::ReadOnly,
-        "22P02" | "22032" => ErrorKind::PayloadNotJson,
+        // `54001`: JSON so deep that reading it would overflow the server's stack. Nothing else here is that complex.
+        "22P02" | "22032" | "54001" => ErrorKind::PayloadNotJson,
         "40001" | "40P01" => ErrorKind::Conflict,
         "28000" | "28P01" | "42501" => ErrorKind::AccessDenied,
         "57P01" | "57P02" | "57P03" | "57P05" | "53300" => ErrorKind::Unreachable,

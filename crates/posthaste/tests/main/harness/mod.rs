@@ -6,6 +6,7 @@
 
 pub mod database;
 pub mod faults;
+pub mod fuzz;
 pub mod log;
 pub mod owner;
 pub mod private;

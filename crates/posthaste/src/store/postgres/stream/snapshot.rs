@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::quoted;
+
 /// Which transactions had ended at a moment. Those of one server are in order: what a later one sees includes what an
 /// earlier one saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +50,7 @@ impl FromStr for Snapshot {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || format!("{text:.80?} is not a snapshot");
+        let refused = || format!("{} is not a snapshot", quoted(text, 80));
         let number = |part: &str| part.parse::<u64>().map_err(|_| refused());
         let mut parts = text.splitn(3, ':');
         let mut next = || parts.next().ok_or_else(refused);

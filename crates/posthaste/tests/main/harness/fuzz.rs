@@ -1,0 +1,215 @@
+//! Arbitrary input: the seeds of a directory, and what random changes make of them, for a few seconds.
+//!
+//! | variable | default | why |
+//! |---|---|---|
+//! | `POSTHASTE_FUZZ_SECONDS` | 2 | long enough for some ten thousand inputs, short enough for every run of the tests |
+//! | `POSTHASTE_FUZZ_SEED` | 1 | the same inputs each time; another number tries others |
+//!
+//! A directory of `tests/corpus` is a target, a file in it a seed: one input as bytes. Every seed is tried first, as it is. An
+//! input that fails, or takes longer than [`PATIENCE`], is written to a file, whose name is printed: mend what it shows and put
+//! it among the seeds. The tests of both crates read this file.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long one input may take, on a machine that has other things to do.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Bytes of the largest input: what takes time or memory by its size alone is not looked for here.
+const LARGEST: usize = 128 * 1024;
+
+/// Megabytes that a process may need for all of it.
+const MEMORY: u64 = 1024;
+
+/// What is put in anywhere: what readers of text, JSON, TOML, URLs and SQL stumble over.
+const TOKENS: &[&[u8]] = &[
+    b"\0",
+    b"\r\n",
+    b"\n",
+    b"\t",
+    b"\x7f",
+    b"\xef\xbb\xbf",
+    b"\xff",
+    b"\xc3",
+    b"\xed\xa0\x80",
+    b"\xf4\x90\x80\x80",
+    "\u{85}".as_bytes(),
+    "\u{202e}".as_bytes(),
+    "\u{10ffff}".as_bytes(),
+    "é".as_bytes(),
+    "🚀".as_bytes(),
+    b"\\u0000",
+    b"\\ud800",
+    b"\\ud83d\\ude80",
+    b"\\",
+    b"\"",
+    b"'",
+    b"`",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"{{",
+    b"}}",
+    b":",
+    b",",
+    b".",
+    b"/",
+    b"..",
+    b"*",
+    b">",
+    b"%00",
+    b"%",
+    b"=",
+    b"&",
+    b"#",
+    b"null",
+    b"1e400",
+    b"-0",
+    b"99999999999999999999999999",
+    b"0.1e-9999",
+    b"9999-12-31T23:59:59-23:59",
+    b"'; DROP TABLE outbox; --",
+    b"${HOME}",
+];
+
+/// Gives every seed of the target, and then random changes of them, to a check that panics if it is not content.
+pub(crate) fn each_input(target: &str, mut check: impl FnMut(&[u8])) {
+    let seeds = seeds(target);
+    let mut run = Run { target, input: Vec::new() };
+    for seed in &seeds {
+        run.try_one(seed.clone(), &mut check);
+    }
+    let mut random = fastrand::Rng::with_seed(number("POSTHASTE_FUZZ_SEED", 1));
+    let end = Instant::now() + Duration::from_secs(number("POSTHASTE_FUZZ_SECONDS", 2));
+    let mut tried = 0u64;
+    while Instant::now() < end {
+        run.try_one(changed(&seeds, &mut random), &mut check);
+        tried += 1;
+    }
+    // Else the time was over before anything was tried.
+    assert!(tried > 0 || number("POSTHASTE_FUZZ_SECONDS", 2) == 0, "{target}: no input was tried");
+    if let Some(megabytes) = most_memory() {
+        assert!(megabytes < MEMORY, "{target}: it took {megabytes} MB");
+    }
+}
+
+/// The input as text, if it is some.
+#[allow(dead_code, reason = "not every binary of tests has targets that read text alone")]
+pub(crate) fn text(input: &[u8]) -> Option<&str> {
+    std::str::from_utf8(input).ok()
+}
+
+/// A target's seeds, in the order of their names.
+pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target);
+    let entries = std::fs::read_dir(&directory)
+        .unwrap_or_else(|error| panic!("no seeds in {}: {error}", directory.display()));
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "no seeds in {}", directory.display());
+    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
+}
+
+/// An input that is being tried.
+struct Run<'a> {
+    target: &'a str,
+    input: Vec<u8>,
+}
+
+impl Run<'_> {
+    fn try_one(&mut self, input: Vec<u8>, check: &mut impl FnMut(&[u8])) {
+        self.input = input;
+        let began = Instant::now();
+        check(&self.input);
+        let took = began.elapsed();
+        assert!(took < PATIENCE, "{} bytes took {took:?}", self.input.len());
+    }
+}
+
+/// Keeps the input that has failed.
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let hash = self.input.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let file = std::env::temp_dir().join(format!("posthaste-{}-{hash:016x}", self.target));
+        let kept = std::fs::write(&file, &self.input);
+        let mut shown = String::new();
+        for byte in self.input.iter().take(400) {
+            let _ = write!(shown, "{}", byte.escape_ascii());
+        }
+        // Seen where the test's own words are.
+        println!("{}: this input failed ({kept:?}: {}): {shown}", self.target, file.display());
+    }
+}
+
+/// A seed with up to eight changes.
+fn changed(seeds: &[Vec<u8>], random: &mut fastrand::Rng) -> Vec<u8> {
+    let pick = |random: &mut fastrand::Rng| &seeds[random.usize(..seeds.len())];
+    let mut input = pick(random).clone();
+    for _ in 0..random.usize(1..=8) {
+        let (from, to) = range(input.len(), random);
+        match random.u8(..9) {
+            0 => {
+                if let Some(byte) = input.get_mut(from) {
+                    *byte ^= 1 << random.u8(..8);
+                }
+            }
+            1 => {
+                if let Some(byte) = input.get_mut(from) {
+                    *byte = random.u8(..);
+                }
+            }
+            2 => drop(input.drain(from..to)),
+            3 => drop(input.splice(from..from, TOKENS[random.usize(..TOKENS.len())].iter().copied())),
+            4 => drop(input.splice(from..to, TOKENS[random.usize(..TOKENS.len())].iter().copied())),
+            5 => {
+                let part = input[from..to].to_vec();
+                let at = random.usize(..=input.len());
+                drop(input.splice(at..at, part));
+            }
+            6 => {
+                let other = pick(random);
+                let (start, end) = range(other.len(), random);
+                drop(input.splice(from..to, other[start..end].iter().copied()));
+            }
+            // Long keys, deep nesting: something short, very often.
+            7 => {
+                let part = input[from..to.min(from + random.usize(1..=8)).min(input.len())].to_vec();
+                let times = 1 << random.u8(..15);
+                drop(input.splice(from..from, part.repeat(times)));
+            }
+            _ => {
+                let token = TOKENS[random.usize(..TOKENS.len())];
+                let times = 1 << random.u8(..15);
+                drop(input.splice(from..from, token.repeat(times)));
+            }
+        }
+        input.truncate(LARGEST);
+    }
+    input
+}
+
+/// A part of so many bytes.
+fn range(length: usize, random: &mut fastrand::Rng) -> (usize, usize) {
+    let (one, other) = (random.usize(..=length), random.usize(..=length));
+    (one.min(other), one.max(other))
+}
+
+fn number(variable: &str, usual: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// Megabytes that this process has had at most, where the system tells.
+fn most_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes / 1024)
+}
