@@ -22,12 +22,12 @@ use uuid::Uuid;
 
 use crate::servers;
 
-/// How long a process stands still: longer than any lease that it has.
-const STALL: Duration = Duration::from_secs(3);
+/// How long a process stands still: longer than any lease that it has, and than another one takes to begin.
+const STALL: Duration = Duration::from_secs(8);
 /// How long another takes over an event meanwhile: it has it when the first one goes on.
-const LONG: Duration = Duration::from_secs(4);
+const LONG: Duration = Duration::from_secs(9);
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 const STALLED: &str = "stalled";
 const OTHER: &str = "other";
