@@ -1,7 +1,7 @@
 //! Each bug that can be planted is found, by the rule that is there for it; and the same run without it is found to be right.
 //!
-//! What a bug needs to do harm is brought about, not waited for: a process stands still at a failpoint for longer than its
-//! lease, a transaction commits after one that began later. So a run takes some seconds, and finds the bug every time.
+//! What a bug needs to do harm is brought about, not waited for: a process is stopped at a failpoint until another has what
+//! it had, a transaction commits after one that began later. So a run takes some seconds, and finds the bug every time.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,25 +9,26 @@ use std::time::Duration;
 
 use posthaste::planted::{self, Bug};
 use posthaste_torture::checker::{self, Rules, Violation};
-use posthaste_torture::crash::Scenario;
 use posthaste_torture::crash::case::{Rig, child, rules};
 use posthaste_torture::crash::child::{Draft, OPEN, Order, Producer, Role, Temper};
 use posthaste_torture::crash::ground::Ground;
 use posthaste_torture::crash::site::Site;
+use posthaste_torture::crash::{Scenario, TABLE};
 use posthaste_torture::history::{Ending, Fault, History, Micros, Record, Writer, now};
 use posthaste_torture::plan::Database;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::servers;
 
-/// How long a process stands still: longer than any lease that it has, and than another one takes to begin.
-const STALL: Duration = Duration::from_secs(8);
-/// How long another takes over an event meanwhile: it has it when the first one goes on.
-const LONG: Duration = Duration::from_secs(9);
+/// How long a process stands still at a failpoint: long enough to be stopped there.
+const STALL: Duration = Duration::from_secs(3);
+/// How long another takes over an event: long enough for the first one to go on meanwhile.
+const LONG: Duration = Duration::from_secs(4);
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 const STALLED: &str = "stalled";
 const OTHER: &str = "other";
@@ -142,6 +143,11 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
+fn signal(child: &Child, signal: Signal) {
+    let id = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    kill_process(id.unwrap(), signal).unwrap();
+}
+
 /// The input of these ends, and they with it.
 async fn stop(children: impl IntoIterator<Item = Child>) {
     for mut child in children {
@@ -158,7 +164,7 @@ async fn by_itself(scenario: Scenario, bug: Option<Bug>) -> Found {
     stage.found().await
 }
 
-/// A process stands still at a failpoint with an event delivered and not settled, until another has it in hand.
+/// A process is stopped at a failpoint with an event delivered and not settled, until another has it in hand.
 async fn overtaken(scenario: Scenario, failpoint: &str, bug: Option<Bug>) -> Found {
     let stage = Stage::new(scenario, bug).await;
     let site = stage.site().await;
@@ -167,7 +173,14 @@ async fn overtaken(scenario: Scenario, failpoint: &str, bug: Option<Bug>) -> Fou
     let from = now();
     let stalled = stage.start(STALLED, Role::Relay(Duration::ZERO), Some(&stall));
     until("it has delivered the event", async || stage.given_to(STALLED) == 1).await;
+    signal(&stalled, Signal::STOP);
     let other = stage.start(OTHER, Role::Relay(LONG), None);
+    let taken = match scenario {
+        Scenario::Stream => format!("SELECT count(*) FROM {TABLE}_parked WHERE claimed IS NOT NULL"),
+        Scenario::Queue | Scenario::Brief => format!("SELECT count(*) FROM {TABLE} WHERE attempts = 2"),
+    };
+    until("the other one has it in hand", async || site.number(&taken).await.unwrap() == 1).await;
+    signal(&stalled, Signal::CONT);
     until("the other one has delivered it, too", async || stage.given_to(OTHER) > 0).await;
     let fault = Fault { kind: "stop".to_owned(), whom: STALLED.to_owned(), from, until: now() };
     stage.writer.write(&Record::Fault(fault)).unwrap();

@@ -3,7 +3,8 @@
 //! | setting of its relay | value | why |
 //! |---|---|---|
 //! | `lease`, `lane_lease` | 1.2 s, 1 s | whoever comes after a crash waits for them |
-//! | `timeout` | 1 s | shorter than the lease; both are longer where a handler takes long |
+//! | the same of one that only relays | 3 s | it is to lose them when it is stopped, not because the machine is busy |
+//! | `timeout` | three quarters of the lease | shorter than that |
 //! | `poll_interval` | 50 ms | to see soon that a lease has ended |
 //! | `retention`, `purge_interval` | 100 ms, 100 ms | what is delivered goes while the child looks on |
 //! | `dead_retention` | 100 ms for a stream | a queue's dead events are looked at in the end |
@@ -37,6 +38,9 @@ pub const MAX_ATTEMPTS: u32 = 8;
 
 /// How long an event is a relay's.
 pub const LEASE: Duration = Duration::from_millis(1200);
+
+/// The same, and of its lanes, where it only relays and takes no longer over each event.
+const PATIENT: Duration = Duration::from_secs(3);
 
 /// The aggregates that events are of.
 pub const AGGREGATES: [&str; 7] = ["calm", "flaky", "slow", "poison", "hot", "late", "last"];
@@ -134,7 +138,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         match order.role {
             Role::Whole => whole(&order, &site, &writer).await?,
             Role::Relay(takes) => {
-                let relay = settings(site.relay(), order.scenario, takes);
+                let relay = settings(site.relay(), order.scenario, order.role);
                 let relay = relay.handler(handler(&writer, &order.name, takes)).start().await?;
                 tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
                 relay.stop().await;
@@ -157,7 +161,7 @@ async fn whole(order: &Order, site: &Site, writer: &Arc<Writer>) -> Result<()> {
     producer.write(Draft::new("slow", Temper::Slow), Committed).await?;
     producer.write(Draft::new("poison", Temper::Poison), Committed).await?;
 
-    let relay = settings(site.relay(), order.scenario, Duration::ZERO);
+    let relay = settings(site.relay(), order.scenario, order.role);
     let relay = relay.handler(handler(writer, &order.name, Duration::ZERO)).start().await?;
     let hot = Draft { hot: true, ..Draft::new("hot", Temper::Calm) };
     producer.write(hot, Committed).await?;
@@ -200,12 +204,16 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Resu
     Ok(())
 }
 
-fn settings(relay: RelayBuilder, scenario: Scenario, takes: Duration) -> RelayBuilder {
+fn settings(relay: RelayBuilder, scenario: Scenario, role: Role) -> RelayBuilder {
     let millis = Duration::from_millis;
+    let (lease, lanes) = match role {
+        Role::Whole => (LEASE, millis(1000)),
+        Role::Relay(takes) => (PATIENT.max(takes * 2), PATIENT),
+    };
     let relay = relay
-        .lease(LEASE.max(takes * 2))
-        .lane_lease(millis(1000))
-        .timeout(millis(1000).max(takes * 3 / 2))
+        .lease(lease)
+        .lane_lease(lanes)
+        .timeout(lease * 3 / 4)
         .poll_interval(millis(50))
         .purge_interval(millis(100))
         .retry(Backoff::exponential(millis(20), millis(40)).max_attempts(MAX_ATTEMPTS));
