@@ -314,7 +314,7 @@ pub struct Calm {
 
 impl Default for Calm {
     fn default() -> Self {
-        Self { every: Duration::from_secs(90), lasts: Duration::from_secs(15) }
+        Self { every: Duration::from_secs(90), lasts: Duration::from_secs(20) }
     }
 }
 
