@@ -24,8 +24,9 @@ use crate::event::Event;
 ///
 /// An event without a destination is rejected, and the reason says what it lacks. No destination is empty,
 /// has a control character, or has a level (between `.` or `/`) that is nothing but a wildcard (`*`, `>`,
-/// `+`, `#`): such an event would be published to nobody, or to everybody. All else stays as it is, since
-/// what a name may hold differs from broker to broker; each sink refuses what its own does not take.
+/// `+`, `#`): such an event would be published to nobody, or to everybody. All else stays as it is, and so does the
+/// topic where nothing is mapped, since what a name may hold differs from broker to broker; each sink refuses what
+/// its own does not take.
 ///
 /// A value that has a `.` or `/` of its own adds levels. Where subscribers are told apart by a level (one per
 /// tenant, say), let no value that others choose stand before it, or encode it in [`from_fn`](Self::from_fn).
