@@ -56,6 +56,7 @@ pub(super) fn substitute(text: &str, environment: &Environment) -> Result<String
             return Err("has a ${ without its }; write ${NAME}, or $${ for the characters".to_owned());
         };
         let Some(value) = environment.get(name).filter(|value| !value.is_empty()) else {
+            let name = name.escape_debug();
             return Err(format!("names the environment variable {name}, which is not set; set it"));
         };
         filled += before;
@@ -76,9 +77,12 @@ mod tests {
         for (text, filled) in [("x${A}y${A}", "x1y1"), ("$${A}", "${A}"), ("$A", "$A"), ("a$", "a$")] {
             assert_eq!(substitute(text, &environment).as_deref(), Ok(filled), "{text}");
         }
-        for (text, words) in
-            [("${B}", "variable B, which is not set"), ("${E}", "variable E"), ("${A", "without its }")]
-        {
+        for (text, words) in [
+            ("${B}", "variable B, which is not set"),
+            ("${E}", "variable E"),
+            ("${A\tB}", "variable A\\tB, which"),
+            ("${A", "without its }"),
+        ] {
             assert!(substitute(text, &environment).is_err_and(|error| error.contains(words)), "{text}");
         }
     }

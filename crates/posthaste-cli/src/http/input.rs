@@ -215,7 +215,8 @@ impl Fields {
             Some(number) => Ok(Some(number)),
             None => {
                 let (least, most) = range.into_inner();
-                Err(self.wrong(name, format!("{text:.60}, and not a number from {least} to {most}")))
+                let given: String = text.chars().take(60).flat_map(char::escape_debug).collect();
+                Err(self.wrong(name, format!("{given}, and not a number from {least} to {most}")))
             }
         }
     }
