@@ -2,7 +2,7 @@
 //!
 //! A sink that said that it failed, whether it lied or not, is itself why it is asked again.
 
-use super::index::{Event, Index, has_it};
+use super::index::{Event, Index};
 use super::violation::Violation;
 use crate::history::{Answer, Delivery, Leased};
 
@@ -34,16 +34,6 @@ fn pairs<'e, 'a>(event: &'e Event<'a>) -> impl Iterator<Item = (&'a Delivery, &'
         let before = event.deliveries[..at].iter().rev().find(|before| before.sink == again.sink)?;
         Some((*before, *again))
     })
-}
-
-/// How often sinks had an event that they already had.
-pub(super) fn repeated(event: &Event<'_>) -> usize {
-    let each = event.deliveries.iter().enumerate();
-    let again = each.filter(|(at, again)| {
-        let mut before = event.deliveries[..*at].iter();
-        has_it(again.answer) && before.any(|before| before.sink == again.sink && has_it(before.answer))
-    });
-    again.count()
 }
 
 #[cfg(test)]

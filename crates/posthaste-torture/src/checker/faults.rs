@@ -46,11 +46,6 @@ impl<'a> Faults<'a> {
         let felt = move |fault: &&&Fault| breaks_something(fault) && fault.until.saturating_add(after) >= at;
         self.all[..begun].iter().filter(felt).copied()
     }
-
-    /// In the order in which they began.
-    pub(super) fn all(&self) -> &[&'a Fault] {
-        &self.all
-    }
 }
 
 /// Very many events at once are a burden, and no reason to deliver any of them twice.
@@ -79,7 +74,7 @@ mod tests {
         let faults = Faults::of(&history, &Rules { lease: 30, slack: 10, ..Rules::default() });
         assert!(!faults.felt_between(0, 1000));
         assert_eq!(faults.felt_at(105).count(), 0);
-        assert_eq!(faults.all().len(), 1);
+        assert_eq!(faults.all.len(), 1);
     }
 
     #[test]

@@ -36,13 +36,11 @@ mod parked;
 mod sessions;
 #[cfg(test)]
 mod story;
-mod summary;
 mod violation;
 
 use crate::history::{History, Micros};
 use index::Index;
 
-pub use summary::{Recovery, Summary};
 pub use violation::Violation;
 
 /// What a run was set to, as far as the rules depend on it.
