@@ -17,7 +17,7 @@ use crate::checker::Rules;
 use crate::history::{Fault, History, Micros, Record, Writer, now};
 use crate::plan::Database;
 
-/// How much longer than a lease a crash may be felt: until the second child is at its end, on a busy machine, too.
+/// How much longer than a lease a crash may be felt: to the end of the second child, which on a busy machine may lose leases, too.
 const SLACK: Micros = 20_000_000;
 
 /// Longer than any child takes.

@@ -173,7 +173,8 @@ impl StreamFeed {
     }
 
     async fn claim_parked(&self, state: &mut State, claim: &Claim, fed: &mut Fed) -> Result<()> {
-        let holds = state.staying();
+        let holds = state.coming_up();
+        fed.more |= holds.len() < state.staying().len();
         let request = ParkedClaim {
             holds: &holds,
             limit: claim.limit,

@@ -108,6 +108,16 @@ impl State {
         self.holds.values().filter(|hold| !self.leaving.contains(&hold.lane)).copied().collect()
     }
 
+    /// Those of them whose parked events may come up: none of which something is still to be read that the owner before had under
+    /// way. It may be parked already; were it delivered now, it would be read later, and be delivered once more.
+    pub(super) fn coming_up(&self) -> Vec<Hold> {
+        let is_unread = |lane: u16| {
+            let mut kept = self.kept.iter().flat_map(|page| &page.rows);
+            self.reader.has_suspects(lane) || kept.any(|row| row.suspect && row.hold.lane == lane)
+        };
+        self.staying().into_iter().filter(|hold| !is_unread(hold.lane)).collect()
+    }
+
     /// A page was read.
     pub(super) fn keep(&mut self, page: Page) {
         if !page.rows.is_empty() {

@@ -188,8 +188,10 @@ impl Stream for Fake {
         Ok(Vec::new())
     }
 
-    async fn claim_parked(&self, _: &ParkedClaim<'_>) -> Result<Vec<Parked>> {
-        Ok(self.said().due.clone())
+    async fn claim_parked(&self, claim: &ParkedClaim<'_>) -> Result<Vec<Parked>> {
+        let mut due = self.said().due.clone();
+        due.retain(|parked| claim.holds.contains(&parked.hold));
+        Ok(due)
     }
 
     async fn claimed(&self, _: &[Hold]) -> Result<Vec<(Hold, i64)>> {
@@ -356,6 +358,22 @@ async fn re11_a_lane_is_not_gone_on_with_until_its_suspects_are_parked() {
     claim(&feed, 2).await.unwrap();
     assert_eq!(fake.said().parked, [(100, Wait::Suspect), (101, Wait::Suspect), (102, Wait::Suspect)]);
     assert_eq!(feed.owned_last(), [HOLD]);
+}
+
+/// The owner before may have parked some of what it had under way: were that delivered before it is read, it would be read, and
+/// delivered, once more.
+#[tokio::test]
+async fn re11_what_is_parked_waits_until_the_suspects_of_its_lane_are_read() {
+    let fake = Fake::default();
+    let feed = feed(&fake).await;
+    fake.replay(7, "a");
+    fake.page(1, &["b"]);
+    fake.suspect(|_| true);
+    let fed = claim(&feed, 5).await.unwrap();
+    assert_eq!(sequences(&fed), [0_i64; 0]);
+    assert_eq!(fake.said().parked, [(100, Wait::Suspect)]);
+    assert!(fed.more, "it is asked for at once");
+    assert_eq!(sequences(&claim(&feed, 5).await.unwrap()), [7]);
 }
 
 /// What a late transaction wrote stays in order, whatever was under way when it committed and whichever part of it is suspect.
