@@ -121,7 +121,7 @@ pub const POINTS: &[Point] = &[
     everywhere("place.written", STREAM),
 ];
 
-#[cfg(all(test, feature = "failpoints"))]
+#[cfg(all(test, feature = "__failpoints"))]
 mod tests {
     use super::*;
 
