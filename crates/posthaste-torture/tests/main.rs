@@ -8,6 +8,8 @@ mod audit;
 mod crash;
 #[cfg(all(feature = "__failpoints", feature = "__planted-bugs"))]
 mod planted;
+#[cfg(feature = "__planted-bugs")]
+mod planted_run;
 #[cfg(feature = "__failpoints")]
 mod servers;
 mod short_run;
