@@ -1,6 +1,6 @@
 //! A crash at each failpoint in turn, and what is there after it. The matrix is `crash/points.rs`.
 //!
-//! All cases of a database are one test: they wait for leases most of their time, and do so together.
+//! All cases of a queue or a stream of a database are one test: they wait for leases most of their time, and do so together.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,12 +29,20 @@ fn rig(database: Database) -> Rig {
     }
 }
 
-/// Crashes at every failpoint, in each scenario that gets there.
-async fn pr2_a_process_that_dies_between_any_two_steps_loses_and_invents_nothing(database: Database) {
+async fn pr2_a_queue_whose_process_dies_between_any_two_steps_loses_and_invents_nothing(database: Database) {
+    crash_everywhere(database, &[Scenario::Queue, Scenario::Brief]).await;
+}
+
+async fn pr2_a_stream_whose_process_dies_between_any_two_steps_loses_and_invents_nothing(database: Database) {
+    crash_everywhere(database, &[Scenario::Stream]).await;
+}
+
+/// Crashes at every failpoint that these scenarios get to.
+async fn crash_everywhere(database: Database, scenarios: &[Scenario]) {
     let rig = Arc::new(rig(database));
     let room = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();
-    for case in cases(database) {
+    for case in cases(database).into_iter().filter(|case| scenarios.contains(&case.scenario)) {
         let (rig, room) = (Arc::clone(&rig), Arc::clone(&room));
         running.spawn(async move {
             let _turn = room.acquire().await;
@@ -114,6 +122,7 @@ macro_rules! on_each_database {
 }
 
 on_each_database!(
-    pr2_a_process_that_dies_between_any_two_steps_loses_and_invents_nothing,
+    pr2_a_queue_whose_process_dies_between_any_two_steps_loses_and_invents_nothing,
+    pr2_a_stream_whose_process_dies_between_any_two_steps_loses_and_invents_nothing,
     pr2_no_attempt_is_made_or_counted_beyond_the_limit,
 );
