@@ -13,6 +13,9 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+/// Between the names of those whom a fault befell.
+pub const SEPARATOR: &str = ", ";
+
 /// Microseconds since 1970.
 pub type Micros = i64;
 
@@ -75,6 +78,8 @@ pub struct Delivery {
     pub at: Micros,
     /// Which sink.
     pub sink: String,
+    /// Who gave it to the sink: the name of a relay, or of a producer with relays of its own.
+    pub by: String,
     pub event: Uuid,
     pub payload: String,
     pub headers: Vec<(String, String)>,
@@ -100,10 +105,17 @@ pub enum Answer {
 pub struct Fault {
     /// For example `kill`, `stop`, `terminate`, `restart`, `cut`, `slow`, `broker`, `sink`, `fill`.
     pub kind: String,
-    /// Whom it befell, for example `relay-2`.
+    /// Whom it befell, for example `relay-2`, or `relay-2, producer-1`; or a table, whose sink it was, or a server.
     pub whom: String,
     pub from: Micros,
     pub until: Micros,
+}
+
+impl Fault {
+    /// Whether this one is among those whom it befell by name.
+    pub fn befell(&self, name: &str) -> bool {
+        self.whom.split(SEPARATOR).any(|one| one == name)
+    }
 }
 
 /// A change of a lease by the database's own record.
@@ -121,7 +133,7 @@ pub struct Change {
 }
 
 /// What a lease is of.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Leased {
     /// A queue's event.

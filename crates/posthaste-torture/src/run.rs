@@ -43,6 +43,9 @@ impl Verdict {
 pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result<Verdict> {
     std::fs::write(directory.join("plan.json"), serde_json::to_vec_pretty(plan)?)?;
     let cluster = Cluster::prepare(plan, directory).await?;
+    // Until it is dropped.
+    let mut watching = tokio::task::JoinSet::new();
+    watching.spawn(nemesis::watch(directory.to_owned()));
     cluster.start_relays().await?;
     cluster.start_producers().await?;
     tell(format!("everything is up; producers write for {:?}", plan.length));
@@ -114,5 +117,6 @@ fn rules(plan: &Plan) -> Rules {
         blocks: false,
         // The recorder calls each sink by its table.
         prompt: names(|table| table.sink == Sink::Http),
+        servers: vec![plan.database.name().to_owned(), nemesis::MACHINE.to_owned()],
     }
 }

@@ -30,6 +30,7 @@ pub(super) fn rules() -> Rules {
         streams: vec!["stream".to_owned()],
         blocks: true,
         prompt: vec!["http".to_owned()],
+        servers: vec!["postgres".to_owned()],
     }
 }
 
@@ -212,6 +213,7 @@ impl Story {
         let mut delivery = Delivery {
             at,
             sink: "http".to_owned(),
+            by: "relay-1".to_owned(),
             event,
             payload: intent.payload.clone(),
             headers: intent.headers.clone(),

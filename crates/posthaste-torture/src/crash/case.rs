@@ -106,6 +106,7 @@ pub fn rules(scenario: Scenario) -> Rules {
         // A dead event is purged, and what stood behind it goes on.
         blocks: false,
         prompt: vec!["child".to_owned()],
+        servers: Vec::new(),
     }
 }
 
