@@ -12,9 +12,10 @@ use anyhow::{Context, Result};
 use crate::audit;
 use crate::checker::{self, Rules};
 use crate::cluster::Cluster;
+use crate::coverage;
 use crate::history::{History, Micros, Writer};
 use crate::nemesis;
-use crate::plan::{Plan, Sink, Table};
+use crate::plan::{Database, Plan, Sink, Table};
 use crate::report::Report;
 use crate::subscriber;
 
@@ -27,7 +28,8 @@ pub struct Verdict {
     pub report: Report,
     /// Promises that were not kept, by the history.
     pub violations: Vec<String>,
-    /// What else happened that must not: processes that ended by themselves, events that nobody delivers.
+    /// What else happened that must not, or did not and should have: processes that ended by themselves, events that nobody
+    /// delivers, faults that never struck.
     pub complaints: Vec<String>,
     /// Where the history is.
     pub directory: PathBuf,
@@ -53,11 +55,12 @@ pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result
     tell(format!("the rest took {drained:.1?}"));
     cluster.stop_relays().await?;
     collect(plan, &cluster, directory).await?;
-    let complaints = cluster.complaints();
+    let mut complaints = cluster.complaints();
     // The checker has the machine for itself.
     cluster.end().await?;
     let history = History::read(directory)?;
     tell(format!("checking {} lines of history", history.records.len()));
+    complaints.extend(coverage::missing(plan, &history));
     let violations = checker::check(&history, &rules(plan)).iter().map(ToString::to_string).collect();
     let report = Report::new(plan, &history);
     Ok(Verdict { report, violations, complaints, directory: directory.to_owned() })
@@ -114,5 +117,8 @@ fn rules(plan: &Plan) -> Rules {
         blocks: false,
         // The recorder calls each sink by its table.
         prompt: names(|table| table.sink == Sink::Http),
+        audited: names(|_| true),
+        // PostgreSQL writes no row of a stream.
+        marked: if plan.database == Database::Postgres { Vec::new() } else { names(Table::is_stream) },
     }
 }

@@ -30,6 +30,8 @@ pub(super) fn rules() -> Rules {
         streams: vec!["stream".to_owned()],
         blocks: true,
         prompt: vec!["http".to_owned()],
+        audited: Vec::new(),
+        marked: Vec::new(),
     }
 }
 
@@ -179,10 +181,12 @@ impl Story {
             self.change(event, "relay-1", free(0), lease.clone());
             self.deliver(event, Answer::Accepted);
             self.change(event, "relay-1", lease, settled("delivered", 1));
+            self.row(event, "delivered");
         } else {
+            // Only what is parked has attempts.
             self.deliver(event, Answer::Accepted);
+            self.row_with(event, "delivered", 0);
         }
-        self.row(event, "delivered");
         event
     }
 
