@@ -31,6 +31,8 @@ pub(super) fn rules() -> Rules {
         blocks: true,
         prompt: vec!["http".to_owned()],
         servers: vec!["postgres".to_owned()],
+        audited: Vec::new(),
+        marked: Vec::new(),
     }
 }
 
@@ -180,10 +182,12 @@ impl Story {
             self.change(event, "relay-1", free(0), lease.clone());
             self.deliver(event, Answer::Accepted);
             self.change(event, "relay-1", lease, settled("delivered", 1));
+            self.row(event, "delivered");
         } else {
+            // Only what is parked has attempts.
             self.deliver(event, Answer::Accepted);
+            self.row_with(event, "delivered", 0);
         }
-        self.row(event, "delivered");
         event
     }
 

@@ -107,6 +107,9 @@ pub fn rules(scenario: Scenario) -> Rules {
         blocks: false,
         prompt: vec!["child".to_owned()],
         servers: Vec::new(),
+        audited: vec![TABLE.to_owned()],
+        // Not on all databases.
+        marked: Vec::new(),
     }
 }
 
