@@ -193,6 +193,7 @@ mod tests {
         records.push(Record::Delivery(Delivery {
             at,
             sink: table.to_owned(),
+            by: "relay-1".to_owned(),
             event,
             payload: String::new(),
             headers: Vec::new(),

@@ -83,6 +83,8 @@ pub struct Delivery {
     pub at: Micros,
     /// Which sink.
     pub sink: String,
+    /// Who gave it to the sink: the name of a relay, or of a producer with relays of its own.
+    pub by: String,
     pub event: Uuid,
     pub payload: String,
     pub headers: Vec<(String, String)>,
@@ -138,7 +140,7 @@ pub struct Change {
 }
 
 /// What a lease is of.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Leased {
     /// A queue's event.

@@ -203,6 +203,7 @@ mod tests {
         Record::Delivery(Delivery {
             at,
             sink,
+            by: "relay-1".to_owned(),
             event: Uuid::from_u128(event),
             payload,
             headers: Vec::new(),

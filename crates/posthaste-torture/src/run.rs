@@ -45,6 +45,9 @@ impl Verdict {
 pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result<Verdict> {
     std::fs::write(directory.join("plan.json"), serde_json::to_vec_pretty(plan)?)?;
     let cluster = Cluster::prepare(plan, directory).await?;
+    // Until it is dropped.
+    let mut watching = tokio::task::JoinSet::new();
+    watching.spawn(nemesis::watch(directory.to_owned()));
     cluster.start_relays().await?;
     cluster.start_producers().await?;
     tell(format!("everything is up; producers write for {:?}", plan.length));
@@ -120,5 +123,6 @@ fn rules(plan: &Plan) -> Rules {
         audited: names(|_| true),
         // PostgreSQL writes no row of a stream.
         marked: if plan.database == Database::Postgres { Vec::new() } else { names(Table::is_stream) },
+        servers: vec![plan.database.name().to_owned(), nemesis::MACHINE.to_owned()],
     }
 }

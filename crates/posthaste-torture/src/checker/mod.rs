@@ -10,7 +10,7 @@
 //! | `lane` | a lane that two held at once, was written by another than its owner, or went back | `lane.rs` |
 //! | `parked` | a stream's event that somebody settled who did not own its lane | `parked.rs` |
 //! | `attempts` | more attempts than are allowed | `attempts.rs` |
-//! | `duplicate` | a second delivery without a fault that explains it | `duplicate.rs` |
+//! | `duplicate` | a second delivery without a right to it, or without a fault that explains it | `duplicate.rs` |
 //! | `dead` | an event that died without having been rejected | `dead.rs` |
 //! | `orphan` | a business row without its event, or an event without its business row | `orphan.rs` |
 //! | `order` | first deliveries of a stream's aggregate out of order, or with a gap; a try before its turn | `order.rs` |
@@ -67,6 +67,8 @@ pub struct Rules {
     pub audited: Vec<String>,
     /// Those of the streams whose rows are marked when they are delivered, which the record then has of each.
     pub marked: Vec<String>,
+    /// What everybody depends on: what befalls one of these befalls all.
+    pub servers: Vec<String>,
 }
 
 impl Rules {
@@ -80,6 +82,10 @@ impl Rules {
 
     fn is_marked(&self, table: &str) -> bool {
         self.marked.iter().any(|marked| marked == table)
+    }
+
+    fn is_server(&self, name: &str) -> bool {
+        self.servers.iter().any(|server| server == name)
     }
 
     fn is_prompt(&self, sink: &str) -> bool {
@@ -166,11 +172,9 @@ mod tests {
         for number in 1..=20_000 {
             story.whole_life("queue", &format!("a{}", number % 100), (number + 99) / 100);
         }
-        let repeated = story.commit("queue", "b", 1);
-        story.row(repeated, "delivered");
-        story.deliver(repeated, Answer::Accepted);
+        let repeated = story.whole_life("queue", "b", 1);
         story.deliver(repeated, Answer::Accepted);
         let found: Vec<_> = story.violations().iter().map(|violation| violation.rule).collect();
-        assert_eq!(found, ["duplicate"]);
+        assert_eq!(found, ["duplicate", "duplicate"], "without a claim and without a fault");
     }
 }

@@ -32,6 +32,7 @@ pub(super) fn rules() -> Rules {
         prompt: vec!["http".to_owned()],
         audited: Vec::new(),
         marked: Vec::new(),
+        servers: vec!["postgres".to_owned()],
     }
 }
 
@@ -216,6 +217,7 @@ impl Story {
         let mut delivery = Delivery {
             at,
             sink: "http".to_owned(),
+            by: "relay-1".to_owned(),
             event,
             payload: intent.payload.clone(),
             headers: intent.headers.clone(),

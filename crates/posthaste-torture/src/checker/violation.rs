@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn pr2_the_lines_are_few_and_cut_and_near_what_is_wrong() {
         let mut story = Story::new();
-        let event = story.commit_with("queue", "a", 1, |intent| intent.payload = "x".repeat(5000));
+        let event = story.commit_with("stream", "a", 1, |intent| intent.payload = "x".repeat(5000));
         story.row(event, "delivered");
         for _ in 0..100 {
             story.deliver(event, Answer::Failed);

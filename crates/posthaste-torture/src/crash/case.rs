@@ -109,6 +109,7 @@ pub fn rules(scenario: Scenario) -> Rules {
         audited: vec![TABLE.to_owned()],
         // Not on all databases.
         marked: Vec::new(),
+        servers: Vec::new(),
     }
 }
 
