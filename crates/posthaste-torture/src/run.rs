@@ -64,8 +64,9 @@ pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result
     let history = History::read(directory)?;
     tell(format!("checking {} lines of history", history.records.len()));
     complaints.extend(coverage::missing(plan, &history));
-    let violations = checker::check(&history, &rules(plan)).iter().map(ToString::to_string).collect();
-    let report = Report::new(plan, &history);
+    let violations = checker::check(&history, &rules(plan));
+    let report = Report::new(plan, &history, &violations);
+    let violations = violations.iter().map(ToString::to_string).collect();
     Ok(Verdict { report, violations, complaints, directory: directory.to_owned() })
 }
 

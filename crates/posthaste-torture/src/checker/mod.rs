@@ -45,6 +45,9 @@ use index::Index;
 
 pub use violation::Violation;
 
+/// The rule that finds what was lost.
+pub(crate) use lost::RULE as LOST;
+
 /// What a run was set to, as far as the rules depend on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
