@@ -80,10 +80,10 @@ pub fn planned(directory: &Path) -> Result<Plan> {
 /// What a history comes to.
 pub fn judge(plan: &Plan, directory: &Path) -> Result<Verdict> {
     let history = History::read(directory)?;
-    let violations = checker::check(&history, &rules(plan)).iter().map(ToString::to_string).collect();
+    let violations = checker::check(&history, &rules(plan));
     Ok(Verdict {
-        report: Report::new(plan, &history),
-        violations,
+        report: Report::new(plan, &history, &violations),
+        violations: violations.iter().map(ToString::to_string).collect(),
         complaints: coverage::missing(plan, &history),
         directory: directory.to_owned(),
     })
@@ -140,9 +140,9 @@ fn rules(plan: &Plan) -> Rules {
         blocks: false,
         // The recorder calls each sink by its table.
         prompt: names(|table| table.sink == Sink::Http),
-        servers: vec![plan.database.name().to_owned(), nemesis::MACHINE.to_owned()],
         audited: names(|_| true),
         // PostgreSQL writes no row of a stream.
         marked: if plan.database == Database::Postgres { Vec::new() } else { names(Table::is_stream) },
+        servers: vec![plan.database.name().to_owned(), nemesis::MACHINE.to_owned()],
     }
 }

@@ -45,6 +45,9 @@ use index::Index;
 
 pub use violation::Violation;
 
+/// The rule that finds what was lost.
+pub(crate) use lost::RULE as LOST;
+
 /// What a run was set to, as far as the rules depend on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
@@ -62,22 +65,18 @@ pub struct Rules {
     /// The sinks that write a delivery down before they answer it, and each time: of what they accept, it is known when.
     /// A broker's subscriber, which may hear of a message later than its publisher, is none of them.
     pub prompt: Vec<String>,
-    /// What everybody depends on: what befalls one of these befalls all.
-    pub servers: Vec<String>,
     /// The tables whose changes the database has recorded, all of them from the beginning. Of others nothing is missed in its
     /// record.
     pub audited: Vec<String>,
     /// Those of the streams whose rows are marked when they are delivered, which the record then has of each.
     pub marked: Vec<String>,
+    /// What everybody depends on: what befalls one of these befalls all.
+    pub servers: Vec<String>,
 }
 
 impl Rules {
     fn is_stream(&self, table: &str) -> bool {
         self.streams.iter().any(|stream| stream == table)
-    }
-
-    fn is_server(&self, name: &str) -> bool {
-        self.servers.iter().any(|server| server == name)
     }
 
     fn is_audited(&self, table: &str) -> bool {
@@ -86,6 +85,10 @@ impl Rules {
 
     fn is_marked(&self, table: &str) -> bool {
         self.marked.iter().any(|marked| marked == table)
+    }
+
+    fn is_server(&self, name: &str) -> bool {
+        self.servers.iter().any(|server| server == name)
     }
 
     fn is_prompt(&self, sink: &str) -> bool {

@@ -30,9 +30,9 @@ pub(super) fn rules() -> Rules {
         streams: vec!["stream".to_owned()],
         blocks: true,
         prompt: vec!["http".to_owned()],
-        servers: vec!["postgres".to_owned()],
         audited: Vec::new(),
         marked: Vec::new(),
+        servers: vec!["postgres".to_owned()],
     }
 }
 
