@@ -71,8 +71,8 @@ struct Subject<'a> {
 impl<'a> Subject<'a> {
     fn of(table: &'a str, of: &Leased) -> Self {
         match of {
-            Leased::Event(_) => Self { table: "", of: of.clone() },
-            Leased::Lane(_) => Self { table, of: of.clone() },
+            Leased::Event(_) => Self { table: "", of: *of },
+            Leased::Lane(_) => Self { table, of: *of },
         }
     }
 
