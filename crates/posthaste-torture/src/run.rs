@@ -92,8 +92,7 @@ pub fn judge(plan: &Plan, directory: &Path) -> Result<Verdict> {
 /// The part of a run in which things break.
 async fn fire(plan: &Plan, cluster: &Cluster, directory: &Path, tell: &dyn Fn(String)) -> Result<()> {
     let began = Instant::now();
-    let rage = nemesis::rage(plan, cluster, directory);
-    let mut rage = std::pin::pin!(rage);
+    let mut rage = Box::pin(nemesis::rage(plan, cluster, directory));
     let mut rages = true;
     let mut told = Instant::now();
     while rages || began.elapsed() < plan.length {
