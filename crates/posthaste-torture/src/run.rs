@@ -22,6 +22,9 @@ use crate::subscriber;
 /// How long a fault may be felt beyond a lease: connections time out, sinks rest, a busy machine catches up.
 const SLACK: Duration = Duration::from_secs(5);
 
+/// Where the plan is, in the directory of the history.
+const PLAN: &str = "plan.json";
+
 /// How a run went.
 #[derive(Debug)]
 pub struct Verdict {
@@ -43,7 +46,7 @@ impl Verdict {
 
 /// Runs all of it; the history goes to this directory, which must be there and empty. What happens meanwhile is told.
 pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result<Verdict> {
-    std::fs::write(directory.join("plan.json"), serde_json::to_vec_pretty(plan)?)?;
+    std::fs::write(directory.join(PLAN), serde_json::to_vec_pretty(plan)?)?;
     let cluster = Cluster::prepare(plan, directory).await?;
     // Until it is dropped.
     let mut watching = tokio::task::JoinSet::new();
@@ -58,23 +61,38 @@ pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result
     tell(format!("the rest took {drained:.1?}"));
     cluster.stop_relays().await?;
     collect(plan, &cluster, directory).await?;
-    let mut complaints = cluster.complaints();
+    let complaints = cluster.complaints();
     // The checker has the machine for itself.
     cluster.end().await?;
+    tell("checking the history".to_owned());
+    let mut verdict = judge(plan, directory)?;
+    verdict.complaints.extend(complaints);
+    Ok(verdict)
+}
+
+/// The plan of a run whose history was kept.
+pub fn planned(directory: &Path) -> Result<Plan> {
+    let file = directory.join(PLAN);
+    let text = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// What a history comes to.
+pub fn judge(plan: &Plan, directory: &Path) -> Result<Verdict> {
     let history = History::read(directory)?;
-    tell(format!("checking {} lines of history", history.records.len()));
-    complaints.extend(coverage::missing(plan, &history));
     let violations = checker::check(&history, &rules(plan));
-    let report = Report::new(plan, &history, &violations);
-    let violations = violations.iter().map(ToString::to_string).collect();
-    Ok(Verdict { report, violations, complaints, directory: directory.to_owned() })
+    Ok(Verdict {
+        report: Report::new(plan, &history, &violations),
+        violations: violations.iter().map(ToString::to_string).collect(),
+        complaints: coverage::missing(plan, &history),
+        directory: directory.to_owned(),
+    })
 }
 
 /// The part of a run in which things break.
 async fn fire(plan: &Plan, cluster: &Cluster, directory: &Path, tell: &dyn Fn(String)) -> Result<()> {
     let began = Instant::now();
-    let rage = nemesis::rage(plan, cluster, directory);
-    let mut rage = std::pin::pin!(rage);
+    let mut rage = Box::pin(nemesis::rage(plan, cluster, directory));
     let mut rages = true;
     let mut told = Instant::now();
     while rages || began.elapsed() < plan.length {

@@ -383,6 +383,12 @@ async fn pr2_what_happens_to_a_streams_events_and_lanes_is_recorded(kind: Kind) 
     // Who takes a lane without a new fence.
     place.execute("relay-2", "UPDATE stream_lanes SET owner = 'another' WHERE lane = 1").await;
     assert_one(&found(&place.history("stream").await), "another took it, and its fence did not grow");
+
+    // What happens to an event is recorded also where its lane is gone.
+    place.execute("relay-1", "DELETE FROM stream_lanes").await;
+    place.execute("relay-1", "UPDATE stream_parked SET attempts = 7").await;
+    let died = life(&place.history("stream").await, rejected);
+    assert_eq!(died.last().unwrap(), "dead 1 > dead 7");
     store.close().await;
     place.drop().await;
 }

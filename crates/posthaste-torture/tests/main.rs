@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 mod audit;
-#[cfg(feature = "failpoints")]
+#[cfg(feature = "__failpoints")]
 mod crash;
-#[cfg(all(feature = "failpoints", feature = "planted-bugs"))]
+#[cfg(all(feature = "__failpoints", feature = "__planted-bugs"))]
 mod planted;
-#[cfg(feature = "failpoints")]
+#[cfg(feature = "__planted-bugs")]
+mod planted_run;
+#[cfg(feature = "__failpoints")]
 mod servers;
 mod short_run;

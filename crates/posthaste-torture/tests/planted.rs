@@ -10,9 +10,11 @@ use std::time::Duration;
 use posthaste::planted::{self, Bug};
 use posthaste_torture::checker::{self, Rules, Violation};
 use posthaste_torture::crash::case::{Rig, child, rules};
-use posthaste_torture::crash::child::{Draft, OPEN, Order, Producer, Role, Temper};
+use posthaste_torture::crash::child::{OPEN, Order, Role};
 use posthaste_torture::crash::ground::Ground;
-use posthaste_torture::crash::site::Site;
+use posthaste_torture::crash::producer::{Draft, Producer};
+use posthaste_torture::crash::site::{Site, Tx};
+use posthaste_torture::crash::temper::Temper;
 use posthaste_torture::crash::{Scenario, TABLE};
 use posthaste_torture::history::{Ending, Fault, History, Micros, Record, Writer, now};
 use posthaste_torture::plan::Database;
@@ -190,14 +192,27 @@ async fn overtaken(scenario: Scenario, failpoint: &str, bug: Option<Bug>) -> Fou
     stage.found().await
 }
 
-/// Two relays at the same events, which take them some time.
+/// How many wait for what somebody else has locked of the outbox.
+const WAITING: &str = "
+SELECT count(DISTINCT application_name) FROM pg_stat_activity AS a
+ WHERE wait_event_type = 'Lock'
+   AND EXISTS (SELECT FROM pg_locks AS l WHERE l.pid = a.pid AND l.relation = 'outbox'::regclass)";
+
+/// Two relays that want the same event while somebody has it locked, and still do when he lets go of it. A claim that locks
+/// what it finds waits for nobody.
 async fn at_once(bug: Option<Bug>) -> Found {
     let stage = Stage::new(Scenario::Queue, bug).await;
+    let site = stage.site().await;
+    stage.write(&site, &["calm"]).await;
+    let Tx::Postgres(mut tx) = site.begin().await.unwrap() else { panic!("PostgreSQL") };
+    sqlx::query("SELECT FROM outbox FOR UPDATE").execute(&mut *tx).await.unwrap();
     let takes = Duration::from_millis(400);
     let relays = [STALLED, OTHER].map(|name| stage.start(name, Role::Relay(takes), None));
-    let site = stage.site().await;
-    stage.write(&site, &["calm", "flaky", "slow"]).await;
-    until("everything is settled", async || site.number(OPEN).await.unwrap() == 0).await;
+    if bug.is_some() {
+        until("both wait for the event", async || site.number(WAITING).await.unwrap() == 2).await;
+    }
+    tx.commit().await.unwrap();
+    until("the event is settled", async || site.number(OPEN).await.unwrap() == 0).await;
     stop(relays).await;
     site.close().await;
     stage.found().await
@@ -220,6 +235,12 @@ async fn pr2_an_acknowledgement_before_the_publish_is_found() {
 async fn pr2_a_claim_without_a_lock_is_found() {
     at_once(Some(Bug::ClaimWithoutLock)).await.assert(&["held"]);
     at_once(None).await.assert(&[]);
+}
+
+#[tokio::test]
+async fn pr2_a_second_delivery_without_a_claim_is_found() {
+    by_itself(Scenario::Queue, Some(Bug::DeliverTwice)).await.assert(&["duplicate"]);
+    by_itself(Scenario::Stream, Some(Bug::DeliverTwice)).await.assert(&["duplicate"]);
 }
 
 #[tokio::test]

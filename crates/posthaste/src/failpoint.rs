@@ -1,7 +1,7 @@
 //! Named places between two steps, at which a process can be made to die: for this project's own tests.
 //!
 //! `failpoint!("claim.answered");` stands where one step has ended and the next has not begun. Without the feature
-//! `failpoints` it is nothing at all; with it, and with nothing said, it is a look at an empty table. A process is told by
+//! `__failpoints` it is nothing at all; with it, and with nothing said, it is a look at an empty table. A process is told by
 //! the variable `POSTHASTE_FAILPOINT` what happens at one of them:
 //!
 //! | value | what happens |
@@ -11,20 +11,23 @@
 //! | `claim.answered=1*sleep(3000)` | whatever else the crate `fail` can do: here one thread stands still once, for so long |
 //!
 //! To die is to abort: no destructor runs, nothing is written any more. A value that makes no sense is death at the first
-//! place of all, so that no test goes on with nothing to be tested. What is said at the end goes to standard error.
+//! place of all, so that no test goes on with nothing to be tested. A process that was told something says so when it gets to a
+//! place for the first time, and before it dies: on standard error, and the first to its log as well.
 
 /// A place between two steps.
 macro_rules! failpoint {
     ($name:literal) => {
-        #[cfg(feature = "failpoints")]
+        #[cfg(feature = "__failpoints")]
         $crate::failpoint::reached($name);
     };
 }
 
-#[cfg(feature = "failpoints")]
-pub use on::{ALL, VARIABLE, last_words, reached};
+#[cfg(feature = "__failpoints")]
+pub(crate) use on::reached;
+#[cfg(feature = "__failpoints")]
+pub use on::{ALL, VARIABLE};
 
-#[cfg(feature = "failpoints")]
+#[cfg(feature = "__failpoints")]
 mod on {
     use std::io::Write;
     use std::sync::Once;
@@ -110,20 +113,25 @@ mod on {
     ];
 
     /// What a process says on standard error before it dies at a place.
-    pub fn last_words(name: &str) -> String {
+    fn last_words(name: &str) -> String {
         format!("failpoint {name}: the process dies here")
     }
 
     /// A process is at this place.
-    pub fn reached(name: &'static str) {
+    pub(crate) fn reached(name: &'static str) {
         static ARMED: Once = Once::new();
         ARMED.call_once(|| {
             let said = std::env::var(VARIABLE).unwrap_or_default();
-            if !said.is_empty() && arm(&said).is_none() {
+            if said.is_empty() {
+                return;
+            }
+            if arm(&said).is_none() {
                 die(&format!(
                     "{VARIABLE} is {said:?}, which names no failpoint or nothing that could happen there"
                 ));
             }
+            tracing::warn!("{VARIABLE} is {said:?}: this process breaks on purpose");
+            say(&format!("{VARIABLE} is {said:?}: this process breaks on purpose"));
         });
         fail::fail_point!(name);
     }
@@ -148,13 +156,17 @@ mod on {
     }
 
     fn die(words: &str) -> ! {
-        // Who starts processes that die without a word has to read something; if it cannot be said, it is done all the same.
-        writeln!(std::io::stderr(), "{words}").ok();
+        say(words);
         std::process::abort()
+    }
+
+    /// Who starts processes that break has to read something; if it cannot be said, it is done all the same.
+    fn say(words: &str) {
+        writeln!(std::io::stderr(), "{words}").ok();
     }
 }
 
-#[cfg(all(test, feature = "failpoints"))]
+#[cfg(all(test, feature = "__failpoints"))]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 

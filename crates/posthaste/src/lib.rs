@@ -78,17 +78,24 @@
     allow(dead_code, unused_imports, reason = "what the databases share is all in use only when all are on")
 )]
 
+#[cfg(feature = "__failpoints")]
 #[doc(hidden)]
 #[macro_use]
 pub mod failpoint;
+#[cfg(not(feature = "__failpoints"))]
+#[macro_use]
+mod failpoint;
 
 pub mod admin;
 pub mod dispatch;
 pub mod error;
 pub mod event;
 pub mod inbox;
+#[cfg(feature = "__planted-bugs")]
 #[doc(hidden)]
 pub mod planted;
+#[cfg(not(feature = "__planted-bugs"))]
+mod planted;
 pub mod produce;
 pub mod relay;
 pub mod sink;

@@ -1,36 +1,46 @@
 //! Bugs on purpose: for this project's own tests, which see that whoever checks a run under fire finds each of them.
 //!
-//! They are there with the feature `planted-bugs` alone, and do nothing unless the variable `POSTHASTE_PLANTED_BUG` names
-//! one. PostgreSQL is enough: what is checked is the checker, and it reads the same history whatever the database was.
+//! They are there with the feature `__planted-bugs` alone, and do nothing unless the variable `POSTHASTE_PLANTED_BUG` names
+//! one; a process that has one says so, in its log and on standard error. PostgreSQL is enough: what is checked is the checker, and it reads the same history whatever the database was.
 //!
 //! | bug | what is wrong |
 //! |---|---|
 //! | `settle-without-fencing` | how an event ended is written whoever holds its lease by then |
 //! | `ack-before-publish` | an event counts as delivered before its sink has answered |
-//! | `claim-without-lock` | a claim takes what others have claimed |
+//! | `claim-without-lock` | what a claim has found it does not lock: another that waits for the same row takes it, too |
+//! | `deliver-twice` | what the sink has accepted is given to it once more, without a new claim |
 //! | `enqueue-outside-transaction` | an event is written by a transaction of its own, whatever becomes of the caller's |
 //! | `cursor-by-bare-sequence` | a stream is read by sequence: what commits later than what came after it is passed over |
 //! | `lane-written-without-its-fence` | who has lost a lane still writes how far it is |
 
 /// Which bug.
+#[cfg_attr(
+    not(feature = "__planted-bugs"),
+    allow(
+        dead_code,
+        unreachable_pub,
+        reason = "without the feature no bug is ever planted, nor seen outside"
+    )
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
     SettleWithoutFencing,
     AckBeforePublish,
     ClaimWithoutLock,
+    DeliverTwice,
     EnqueueOutsideTransaction,
     CursorByBareSequence,
     LaneWrittenWithoutItsFence,
 }
 
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(feature = "__planted-bugs"))]
 pub(crate) use off::{is, spoilt};
-#[cfg(feature = "planted-bugs")]
+#[cfg(feature = "__planted-bugs")]
 pub use on::VARIABLE;
-#[cfg(feature = "planted-bugs")]
+#[cfg(feature = "__planted-bugs")]
 pub(crate) use on::{is, spoilt};
 
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(feature = "__planted-bugs"))]
 mod off {
     use std::borrow::Cow;
 
@@ -47,9 +57,10 @@ mod off {
     }
 }
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(feature = "__planted-bugs")]
 mod on {
     use std::borrow::Cow;
+    use std::io::Write;
     use std::sync::LazyLock;
 
     use super::Bug;
@@ -59,10 +70,11 @@ mod on {
 
     impl Bug {
         /// All of them.
-        pub const ALL: [Self; 6] = [
+        pub(crate) const ALL: [Self; 7] = [
             Self::SettleWithoutFencing,
             Self::AckBeforePublish,
             Self::ClaimWithoutLock,
+            Self::DeliverTwice,
             Self::EnqueueOutsideTransaction,
             Self::CursorByBareSequence,
             Self::LaneWrittenWithoutItsFence,
@@ -74,10 +86,16 @@ mod on {
                 Self::SettleWithoutFencing => "settle-without-fencing",
                 Self::AckBeforePublish => "ack-before-publish",
                 Self::ClaimWithoutLock => "claim-without-lock",
+                Self::DeliverTwice => "deliver-twice",
                 Self::EnqueueOutsideTransaction => "enqueue-outside-transaction",
                 Self::CursorByBareSequence => "cursor-by-bare-sequence",
                 Self::LaneWrittenWithoutItsFence => "lane-written-without-its-fence",
             }
+        }
+
+        /// What a process says that has it.
+        pub fn confession(self) -> String {
+            format!("{VARIABLE} is {:?}: this process is wrong on purpose", self.name())
         }
 
         /// What is taken out of PostgreSQL's statements, and what stands there instead.
@@ -87,13 +105,10 @@ mod on {
                     ("locked_by = $2 AND attempts = $3", "$2 <> '' AND $3 > 0"),
                     ("o.locked_by = s.holder AND o.attempts = s.attempt", "true"),
                 ],
-                Self::ClaimWithoutLock => &[
-                    ("AND (locked_until IS NULL OR locked_until <= now())", ""),
-                    (
-                        "LIMIT (SELECT $3::bigint)\n          FOR UPDATE SKIP LOCKED))",
-                        "LIMIT (SELECT $3::bigint)))",
-                    ),
-                ],
+                Self::ClaimWithoutLock => &[(
+                    "LIMIT (SELECT $3::bigint)\n          FOR UPDATE SKIP LOCKED))",
+                    "LIMIT (SELECT $3::bigint)))",
+                )],
                 Self::LaneWrittenWithoutItsFence => &[
                     (
                         "(l.lane, l.fence) IN (SELECT said.lane, said.fence FROM said)",
@@ -108,7 +123,10 @@ mod on {
                         "true",
                     ),
                 ],
-                Self::AckBeforePublish | Self::EnqueueOutsideTransaction | Self::CursorByBareSequence => &[],
+                Self::AckBeforePublish
+                | Self::DeliverTwice
+                | Self::EnqueueOutsideTransaction
+                | Self::CursorByBareSequence => &[],
             }
         }
     }
@@ -116,9 +134,13 @@ mod on {
     static PLANTED: LazyLock<Option<Bug>> = LazyLock::new(|| {
         let said = std::env::var(VARIABLE).ok()?;
         let known = Bug::ALL.into_iter().find(|bug| bug.name() == said);
-        if known.is_none() {
-            tracing::error!("{VARIABLE} is {said:?}, which is the name of no bug");
-        }
+        let words = match known {
+            Some(bug) => bug.confession(),
+            None => format!("{VARIABLE} is {said:?}, which is the name of no bug"),
+        };
+        tracing::warn!("{words}");
+        // Where that cannot be said, the log has it.
+        writeln!(std::io::stderr(), "{words}").ok();
         known
     });
 
@@ -138,7 +160,7 @@ mod on {
     }
 }
 
-#[cfg(all(test, feature = "planted-bugs"))]
+#[cfg(all(test, feature = "__planted-bugs"))]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -9,7 +9,7 @@
 //! | `…_places` (PostgreSQL) | a row added: the position is the first transaction that its base does not cover | the lane |
 //!
 //! Of a stream's event the holder is the owner of its lane at that moment. Its fence before is the one under which it was
-//! being tried, and after that the lane's.
+//! being tried, and after that the lane's. A lane that is not there is nobody's: the change is recorded all the same.
 //!
 //! A second settlement of a row may show in its time alone, which is why a change of that is recorded, too.
 
@@ -34,7 +34,7 @@ pub(super) struct Trigger {
     pub(super) on: On,
     /// The outbox table, event and lane, then the state before and the one after, as SQL.
     values: String,
-    /// The lane that they are read from, where they are.
+    /// The lane that they are read from, `l`, where they are.
     from: String,
 }
 
@@ -42,6 +42,11 @@ pub(super) struct Trigger {
 const COLUMNS: &str = "outbox, event, lane,
         holder_before, until_before, attempts_before, outcome_before, fence_before, position_before, gone_before,
         holder_after, until_after, attempts_after, outcome_after, fence_after, position_after, gone_after";
+
+/// One row of the lane of a changed row, whether there is such a lane or not.
+fn lane_of(table: &str, row: &str) -> String {
+    format!("\n   FROM (SELECT 1 AS one) AS o LEFT JOIN {table}_lanes AS l ON l.lane = {row}.lane")
+}
 
 const NO_ROW: &str = "NULL, NULL, 0, NULL, NULL, NULL, 1";
 
@@ -95,7 +100,7 @@ fn with_lane(table: &str, suffix: &str, what: &str, on: On, before: &str, after:
         values: format!(
             "'{table}', {row}.id, NULL, l.owner, l.leased_until, {before}, l.owner, l.leased_until, {after}"
         ),
-        from: format!("\n   FROM {table}_lanes AS l WHERE l.lane = {row}.lane"),
+        from: lane_of(table, row),
     }
 }
 
@@ -152,6 +157,6 @@ fn placed(table: &str) -> Trigger {
         table: format!("{table}_places"),
         on: On::Insert(&[]),
         values: format!("'{table}', NULL, NEW.lane, {before}, {after}"),
-        from: format!("\n   FROM {table}_lanes AS l WHERE l.lane = NEW.lane"),
+        from: lane_of(table, "NEW"),
     }
 }

@@ -23,12 +23,18 @@ const SLACK: Micros = 20_000_000;
 /// Longer than any child takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The variable by which a child is told where to die.
+const FAILPOINT: &str = "POSTHASTE_FAILPOINT";
+
 /// One crash.
 #[derive(Debug, Clone, Copy)]
 pub struct Case {
     pub database: Database,
     pub scenario: Scenario,
+    /// Where it dies.
     pub point: &'static str,
+    /// When it gets there for the how manieth time.
+    pub time: u64,
 }
 
 /// What cases need.
@@ -45,7 +51,8 @@ pub struct Rig {
 impl Case {
     /// Where its history is.
     pub fn directory(&self, rig: &Rig) -> PathBuf {
-        rig.directory.join(format!("{}-{}-{}", self.database.name(), self.scenario.name(), self.point))
+        let Self { database, scenario, point, time } = self;
+        rig.directory.join(format!("{}-{}-{point}-{time}", database.name(), scenario.name()))
     }
 
     /// Runs it; what happened. The directory stays.
@@ -84,15 +91,34 @@ impl Case {
 
     /// A child that dies at the failpoint, which it must.
     async fn crash(&self, rig: &Rig, order: &Order, writer: &Writer) -> Result<()> {
-        let from = now();
-        let dead = outcome(child(rig, order).env("POSTHASTE_FAILPOINT", self.point)).await?;
-        let fault = Fault { kind: "kill".to_owned(), whom: "child".to_owned(), from, until: now() };
-        writer.write(&Record::Fault(fault))?;
-        let said = String::from_utf8_lossy(&dead.stderr);
-        ensure!(is_crash(dead.status), "the first child did not get there: {} {said}", dead.status);
-        ensure!(said.contains(&format!("failpoint {}", self.point)), "it died elsewhere: {said}");
+        let end = end_at(rig, order, self.point, self.time, writer).await?;
+        ensure!(end == End::Died, "the first child did not get there");
         Ok(())
     }
+}
+
+/// How a child ended that was told to die somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// There, which is written down.
+    Died,
+    /// It never got there, and came to its end.
+    Ended,
+}
+
+/// Runs a child that is to die at this failpoint, when it gets there for the so manieth time.
+pub(super) async fn end_at(rig: &Rig, order: &Order, point: &str, time: u64, writer: &Writer) -> Result<End> {
+    let from = now();
+    let done = outcome(child(rig, order).env(FAILPOINT, format!("{point}:{time}"))).await?;
+    if done.status.success() {
+        return Ok(End::Ended);
+    }
+    let fault = Fault { kind: "kill".to_owned(), whom: order.name.clone(), from, until: now() };
+    writer.write(&Record::Fault(fault))?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(is_crash(done.status), "a child ended by itself: {} {said}", done.status);
+    ensure!(said.contains(&format!("failpoint {point}: the process dies here")), "it died elsewhere: {said}");
+    Ok(End::Died)
 }
 
 /// What is promised of a scenario's table.
@@ -114,7 +140,7 @@ pub fn rules(scenario: Scenario) -> Rules {
 }
 
 /// Waits for the end of a process.
-async fn outcome(command: &mut Command) -> Result<Output> {
+pub(super) async fn outcome(command: &mut Command) -> Result<Output> {
     let output = tokio::time::timeout(PATIENCE, command.output()).await;
     Ok(output.with_context(|| format!("a child took longer than {PATIENCE:?}"))??)
 }

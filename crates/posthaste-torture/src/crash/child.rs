@@ -7,11 +7,13 @@
 //! | `timeout` | three quarters of the lease | shorter than that |
 //! | `poll_interval` | 50 ms | to see soon that a lease has ended |
 //! | `retention`, `purge_interval` | 100 ms, 100 ms | what is delivered goes while the child looks on |
-//! | `dead_retention` | 100 ms for a stream | a queue's dead events are looked at in the end |
+//! | `dead_retention` | 100 ms, but for a queue that keeps what is delivered | there dead events are looked at in the end |
 //! | `retry` | 20 ms, 8 attempts | more than two children spend |
+//! | the same of one whose event is doomed | 3 attempts | all of them are spent |
 //!
 //! A whole child writes events of each kind, before its relay runs and while it does, and ends when all are delivered or
-//! dead, and the last of them is purged. A child that only relays does so until its input ends.
+//! dead, and the last of them is purged. A child that only relays does so until its input ends. One whose event is doomed
+//! relays until that has died; its dead event stays, whatever its table is.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -21,20 +23,23 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use posthaste::relay::RelayBuilder;
 use posthaste::sink::Delivery;
-use posthaste::{Backoff, Event, Failure};
-use serde_json::json;
+use posthaste::{Backoff, Failure};
 use tokio::time::Instant;
-use uuid::Uuid;
 
+use super::producer::{Draft, Producer, headers};
 use super::site::Site;
+use super::temper::Temper;
 use super::{Scenario, TABLE};
-use crate::history::{self, Answer, Ending, Intent, Record, Writer, now};
+use crate::history::{self, Answer, Ending, Record, Writer, now};
 
 /// The argument by which this program is told to be one.
 pub const ARGUMENT: &str = "crash-child";
 
 /// Most attempts at an event.
 pub const MAX_ATTEMPTS: u32 = 8;
+
+/// The same where it is doomed.
+pub const FEW_ATTEMPTS: u32 = 3;
 
 /// How long an event is a relay's.
 pub const LEASE: Duration = Duration::from_millis(1200);
@@ -43,7 +48,7 @@ pub const LEASE: Duration = Duration::from_millis(1200);
 const PATIENT: Duration = Duration::from_secs(3);
 
 /// The aggregates that events are of.
-pub const AGGREGATES: [&str; 7] = ["calm", "flaky", "slow", "poison", "hot", "late", "last"];
+pub const AGGREGATES: [&str; 8] = ["calm", "flaky", "slow", "poison", "hot", "late", "last", "doomed"];
 
 /// How long a slow event takes: longer than a third of the lease, so that that is renewed.
 const SLOW: Duration = Duration::from_millis(700);
@@ -70,6 +75,8 @@ pub enum Role {
     Whole,
     /// It relays, and takes this long over each event.
     Relay(Duration),
+    /// It relays the one event that is there, which fails each time, until that is dead.
+    Doomed,
 }
 
 impl Order {
@@ -78,6 +85,7 @@ impl Order {
         let role = match self.role {
             Role::Whole => "whole".to_owned(),
             Role::Relay(takes) => takes.as_millis().to_string(),
+            Role::Doomed => "doomed".to_owned(),
         };
         let directory = self.directory.display().to_string();
         vec![self.url.clone(), self.scenario.name().to_owned(), directory, self.name.clone(), role]
@@ -90,42 +98,13 @@ impl Order {
         };
         let role = match role.as_str() {
             "whole" => Role::Whole,
+            "doomed" => Role::Doomed,
             millis => Role::Relay(Duration::from_millis(
-                millis.parse().context("a role is `whole` or milliseconds")?,
+                millis.parse().context("a role is `whole`, `doomed` or milliseconds")?,
             )),
         };
         let directory = Path::new(directory).to_owned();
         Ok(Self { url: url.clone(), scenario: scenario.parse()?, directory, name: name.clone(), role })
-    }
-}
-
-/// What the handler makes of an event; it stands in the payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Temper {
-    /// It is taken.
-    Calm,
-    /// It fails at the first attempt.
-    Flaky,
-    /// It takes long.
-    Slow,
-    /// It is rejected.
-    Poison,
-}
-
-impl Temper {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Calm => "calm",
-            Self::Flaky => "flaky",
-            Self::Slow => "slow",
-            Self::Poison => "poison",
-        }
-    }
-
-    fn of(payload: &[u8]) -> Self {
-        let payload: serde_json::Value = serde_json::from_slice(payload).unwrap_or_default();
-        let is = |temper: &Self| payload["pad"] == temper.name();
-        [Self::Flaky, Self::Slow, Self::Poison].into_iter().find(is).unwrap_or(Self::Calm)
     }
 }
 
@@ -141,6 +120,12 @@ pub fn run(arguments: &[String]) -> Result<()> {
                 let relay = settings(site.relay(), order.scenario, order.role);
                 let relay = relay.handler(handler(&writer, &order.name, takes)).start().await?;
                 tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new())).await??;
+                relay.stop().await;
+            }
+            Role::Doomed => {
+                let relay = settings(site.relay(), order.scenario, order.role);
+                let relay = relay.handler(handler(&writer, &order.name, Duration::ZERO)).start().await?;
+                until("the event is dead", async || Ok(site.number(DEAD).await? == 1)).await?;
                 relay.stop().await;
             }
         }
@@ -176,7 +161,7 @@ async fn whole(order: &Order, site: &Site, writer: &Arc<Writer>) -> Result<()> {
         producer.end(late, Committed).await?;
     }
     until("everything is delivered", async || Ok(site.number(OPEN).await? == 0)).await?;
-    if order.scenario == Scenario::Stream {
+    if order.scenario != Scenario::Queue {
         until("what is dead is purged", async || Ok(site.number(DEAD).await? == 0)).await?;
     }
     // What was parked may stay for longer: one that surely was not is waited for.
@@ -207,20 +192,24 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> Result<bool>) -> Resu
 fn settings(relay: RelayBuilder, scenario: Scenario, role: Role) -> RelayBuilder {
     let millis = Duration::from_millis;
     let (lease, lanes) = match role {
-        Role::Whole => (LEASE, millis(1000)),
+        Role::Whole | Role::Doomed => (LEASE, millis(1000)),
         Role::Relay(takes) => (PATIENT.max(takes * 2), PATIENT),
     };
+    let attempts = if role == Role::Doomed { FEW_ATTEMPTS } else { MAX_ATTEMPTS };
     let relay = relay
         .lease(lease)
         .lane_lease(lanes)
         .timeout(lease * 3 / 4)
         .poll_interval(millis(50))
         .purge_interval(millis(100))
-        .retry(Backoff::exponential(millis(20), millis(40)).max_attempts(MAX_ATTEMPTS));
-    match scenario {
-        Scenario::Queue => relay.retention(millis(100)),
+        .retry(Backoff::exponential(millis(20), millis(40)).max_attempts(attempts));
+    let relay = match scenario {
+        Scenario::Queue | Scenario::Stream => relay.retention(millis(100)),
         Scenario::Brief => relay.retention(Duration::ZERO),
-        Scenario::Stream => relay.retention(millis(100)).dead_retention(millis(100)),
+    };
+    match scenario {
+        Scenario::Brief | Scenario::Stream if role != Role::Doomed => relay.dead_retention(millis(100)),
+        _ => relay,
     }
 }
 
@@ -239,6 +228,7 @@ fn handler(
             let takes = if temper == Temper::Slow { SLOW } else { takes };
             let (answer, made) = match temper {
                 Temper::Flaky if delivery.attempt == 1 => (Answer::Failed, Err(Failure::retry("not yet"))),
+                Temper::Doomed => (Answer::Failed, Err(Failure::retry("not now"))),
                 Temper::Poison => (Answer::Rejected, Err(Failure::reject("never"))),
                 _ => (Answer::Accepted, Ok(())),
             };
@@ -259,110 +249,5 @@ fn handler(
             writer.write(&record).map_err(Failure::retry)?;
             made
         })
-    }
-}
-
-fn headers(event: &Event) -> Vec<(String, String)> {
-    let headers = event.headers().iter().map(|(name, value)| (name.to_string(), value.to_string()));
-    let mut headers: Vec<(String, String)> = headers.collect();
-    headers.sort();
-    headers
-}
-
-/// What is to be written.
-#[derive(Debug, Clone, Copy)]
-pub struct Draft {
-    pub aggregate: &'static str,
-    pub temper: Temper,
-    /// In a transaction that knows its commit.
-    pub hot: bool,
-    /// And once more, with the same key for deduplication.
-    pub twice: bool,
-}
-
-impl Draft {
-    pub fn new(aggregate: &'static str, temper: Temper) -> Self {
-        Self { aggregate, temper, hot: false, twice: false }
-    }
-}
-
-/// Writes business rows and events.
-pub struct Producer<'a> {
-    pub site: &'a Site,
-    pub writer: &'a Writer,
-    pub name: &'a str,
-}
-
-/// A transaction with everything in it.
-pub struct Begun {
-    tx: super::site::Tx,
-    events: Vec<Uuid>,
-}
-
-impl Producer<'_> {
-    /// A whole transaction; the event's id.
-    pub async fn write(&self, draft: Draft, how: Ending) -> Result<Uuid> {
-        let begun = self.begin(draft).await?;
-        let id = begun.events.first().copied().unwrap_or_default();
-        self.end(begun, how).await?;
-        Ok(id)
-    }
-
-    /// All of it but the end.
-    pub async fn begin(&self, draft: Draft) -> Result<Begun> {
-        let mut tx = if draft.hot { self.site.begin_hot().await? } else { self.site.begin().await? };
-        let number = tx.next_number(draft.aggregate).await?;
-        let poison = draft.temper == Temper::Poison;
-        let payload = json!({
-            "aggregate": draft.aggregate, "number": number, "pad": draft.temper.name(), "poison": poison,
-        });
-        let event = Event::json("torture.crash.v1", &payload)?
-            .aggregate("torture", draft.aggregate)
-            .header("number", number.to_string());
-        let key = Uuid::now_v7().to_string();
-        let event = if draft.twice { event.dedupe_key(key) } else { event };
-        let first = event.clone().build()?;
-        let text = String::from_utf8_lossy(first.payload().bytes()).into_owned();
-        tx.add_business(first.id(), draft.aggregate, number, &text).await?;
-        let mut events = vec![first];
-        if draft.twice {
-            events.push(event.id(Uuid::now_v7()).build()?);
-        }
-        let mut ids = Vec::new();
-        for (at, event) in events.into_iter().enumerate() {
-            ids.push(event.id());
-            let intent = Intent {
-                at: now(),
-                producer: self.name.to_owned(),
-                table: TABLE.to_owned(),
-                event: event.id(),
-                aggregate: draft.aggregate.to_owned(),
-                number,
-                payload: text.clone(),
-                headers: headers(&event),
-                poison,
-                duplicate: at > 0,
-            };
-            self.writer.write(&Record::Intent(intent))?;
-            let duplicate = tx.enqueue(self.site, event).await?;
-            anyhow::ensure!(
-                duplicate == (at > 0),
-                "the event was {} a duplicate",
-                if duplicate { "" } else { "not" }
-            );
-        }
-        Ok(Begun { tx, events: ids })
-    }
-
-    /// Commits or rolls back, and writes down that it was so.
-    pub async fn end(&self, begun: Begun, how: Ending) -> Result<()> {
-        match how {
-            Ending::Committed => begun.tx.commit().await?,
-            Ending::RolledBack => begun.tx.rollback().await?,
-        }
-        for event in begun.events {
-            self.writer.write(&Record::Outcome { at: now(), event, how: Some(how) })?;
-        }
-        Ok(())
     }
 }

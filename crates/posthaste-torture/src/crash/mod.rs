@@ -11,14 +11,20 @@
 //! | `points.rs` | which scenario gets to which failpoint, and on which database it is not there |
 //! | `ground.rs` | a schema, database or file for one case |
 //! | `site.rs` | the outbox there, and transactions on it |
+//! | `producer.rs` | who writes business rows and events there |
+//! | `temper.rs` | what becomes of an event at its handler |
 //! | `child.rs` | what a child does |
 //! | `case.rs` | a case from beginning to end |
+//! | `limit.rs` | an event whose every attempt ends in a crash, until it has none left |
 
 pub mod case;
 pub mod child;
 pub mod ground;
+pub mod limit;
 pub mod points;
+pub mod producer;
 pub mod site;
+pub mod temper;
 
 use posthaste::store::Mode;
 
@@ -35,7 +41,7 @@ const LANES: u16 = 4;
 pub enum Scenario {
     /// A queue whose delivered events are purged.
     Queue,
-    /// A queue whose events are deleted on delivery.
+    /// A queue whose events are deleted on delivery, and its dead ones purged.
     Brief,
     /// A stream.
     Stream,

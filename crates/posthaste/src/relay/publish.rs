@@ -55,6 +55,11 @@ pub(super) async fn publish(
             failpoint!("publish.leased");
             let answers = answers_of(&*engine.ways[way].route.sink, &deliveries, timeout, probing);
             let answers = caught(answers).await;
+            if planted::is(Bug::DeliverTwice)
+                && let Ok(Ok(said)) = &answers
+            {
+                given_again(&*engine.ways[way].route.sink, &deliveries, said).await;
+            }
             failpoint!("publish.answered");
             answers.unwrap_or_else(|panic| Err(Broken::Panicked(panic_text(&*panic))))?
         }
@@ -112,7 +117,16 @@ async fn answers_of(
     }
 }
 
-/// The planted bug: what the sink says later is nobody's business.
+/// A planted bug: what the sink has accepted is given to it once more, whatever it says to that.
+async fn given_again(sink: &dyn Sink, batch: &[Delivery], said: &[Outcome]) {
+    let accepted = batch.iter().zip(said).filter(|(_, outcome)| matches!(outcome, Outcome::Delivered));
+    let accepted: Vec<Delivery> = accepted.map(|(delivery, _)| delivery.clone()).collect();
+    if !accepted.is_empty() {
+        drop(sink.publish(&accepted).await);
+    }
+}
+
+/// A planted bug: what the sink says later is nobody's business.
 fn answered_unheard(engine: &Arc<Engine>, way: usize, batch: &[Delivery]) -> Vec<Outcome> {
     let (engine, deliveries) = (Arc::clone(engine), batch.to_vec());
     tokio::spawn(async move { engine.ways[way].route.sink.publish(&deliveries).await });

@@ -180,6 +180,7 @@ impl StreamFeed {
             limit: claim.limit,
             suspects: !state.has_suspect(),
             topics: &claim.topics,
+            attempts: &claim.attempts,
         };
         if state.repaired.elapsed() >= state.repair_after {
             self.repair(state, &holds).await?;
@@ -197,13 +198,12 @@ impl StreamFeed {
         let (mut ends, mut given_out) = (Vec::new(), Vec::new());
         let mut jostled = FxHashSet::default();
         for parked in parked {
-            let limit = claim.attempts.of(&parked.topic);
             let verdict = match &parked.event {
-                Err(reason) => ParkedVerdict::Dead { error: reason.clone(), blocks: false },
-                Ok(event) if parked.attempt > limit.max(1) => ParkedVerdict::Dead {
-                    error: exhausted(parked.suspect, parked.last_error.clone()),
-                    blocks: self.blocks(event),
-                },
+                Err(reason) => dead(&parked, reason.clone(), false),
+                Ok(event) if parked.spent => {
+                    let error = exhausted(parked.suspect, parked.last_error.clone());
+                    dead(&parked, error, self.blocks(event))
+                }
                 Ok(event) => match self.key(event).map(|key| self.order.join(key)) {
                     // And so do those behind it, even if the others have ended by now.
                     Some((turn, standing))
@@ -221,7 +221,7 @@ impl StreamFeed {
                     }
                 },
             };
-            if let ParkedVerdict::Dead { error, .. } = &verdict {
+            if let ParkedVerdict::Dead { error, .. } | ParkedVerdict::Spent { error, .. } = &verdict {
                 let Parked { id, sequence, topic, .. } = &parked;
                 fed.buried.push(Buried {
                     id: *id,
@@ -452,6 +452,14 @@ fn must_wait(parked: &Parked, standing: Standing) -> bool {
         Standing::Known => false,
         Standing::UnderWay | Standing::WaitedFor => parked.blocks,
         Standing::Failed => true,
+    }
+}
+
+/// How a parked event ends that cannot be tried: claimed or, if it is spent, not.
+fn dead(parked: &Parked, error: String, blocks: bool) -> ParkedVerdict {
+    match parked.spent {
+        true => ParkedVerdict::Spent { error, blocks },
+        false => ParkedVerdict::Dead { error, blocks },
     }
 }
 

@@ -75,6 +75,7 @@ impl Fake {
             id: event.id(),
             topic: "t".to_owned(),
             attempt: 1,
+            spent: false,
             suspect: false,
             last_error: None,
             blocks: true,

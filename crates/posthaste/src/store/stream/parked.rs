@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::Hold;
 use crate::event::Event;
-use crate::store::Topics;
+use crate::store::{AttemptLimits, Topics};
 
 /// An event that is to be parked.
 #[derive(Debug, Clone)]
@@ -66,9 +66,11 @@ pub struct ParkedClaim<'a> {
     pub suspects: bool,
     /// Of which topics.
     pub topics: &'a Topics,
+    /// After how many attempts one is dead.
+    pub attempts: &'a AttemptLimits,
 }
 
-/// A parked event that is to be tried.
+/// A parked event that is to be tried, or has no attempt left.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Parked {
@@ -82,8 +84,11 @@ pub struct Parked {
     pub id: Uuid,
     /// Its topic.
     pub topic: String,
-    /// Which attempt this is.
+    /// Which attempt this is; of one that is spent, which the last one was.
     pub attempt: u32,
+    /// Whether it has no attempt left. Then it is not claimed, and is to be ended as [`ParkedVerdict::Spent`]: were it claimed,
+    /// an attempt would be counted that is never made, or the count said to be one less when it is given back.
+    pub spent: bool,
     /// Whether it may have ended a process.
     pub suspect: bool,
     /// Why the last attempt failed.
@@ -123,6 +128,13 @@ pub enum ParkedVerdict {
     /// Failed for good.
     Dead {
         /// Why it failed.
+        error: String,
+        /// Whether later events of its aggregate wait for an operator.
+        blocks: bool,
+    },
+    /// It had no attempt left, and nobody has claimed it: dead.
+    Spent {
+        /// Why.
         error: String,
         /// Whether later events of its aggregate wait for an operator.
         blocks: bool,

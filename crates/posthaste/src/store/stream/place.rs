@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::{Hold, Lanes, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Wait};
 use crate::event::Event;
+use crate::store::AttemptLimits;
 use crate::store::settlement::{code, micros, stored_error};
 
 /// Behind how many first events of a claim it is looked for others: each is a statement of its own.
@@ -168,19 +169,27 @@ impl Waiting {
         self.attempts == 0 && !self.suspect && self.blocks
     }
 
-    /// Claimed.
+    /// Whether it has no attempt left; the first one always is.
+    pub(crate) fn is_spent(&self, limits: &AttemptLimits) -> bool {
+        self.attempts > 0 && self.attempts >= limits.of(&self.topic)
+    }
+
+    /// Claimed, unless it is spent.
     pub(crate) fn into_parked(
         self,
+        limits: &AttemptLimits,
         created_at: OffsetDateTime,
         event: std::result::Result<Event, String>,
     ) -> Parked {
+        let spent = self.is_spent(limits);
         Parked {
             hold: self.hold,
             position: self.position,
             sequence: self.sequence,
             id: self.id,
             topic: self.topic,
-            attempt: self.attempts + 1,
+            attempt: if spent { self.attempts } else { self.attempts + 1 },
+            spent,
             suspect: self.suspect,
             last_error: self.last_error,
             blocks: self.blocks,
@@ -245,9 +254,13 @@ impl<'a> Ends<'a> {
         Self(by_sequence)
     }
 
-    /// As the statements read them: their places in the table, lanes and fences.
+    /// As the statements read them: their places in the table, lanes, and the fences that they are claimed under, if they are.
     pub(crate) fn json(&self) -> String {
-        json_text(self.0.values().map(|end| json!([end.sequence, end.hold.lane, end.hold.fence])))
+        let claimed = |end: &ParkedEnd| match end.verdict {
+            ParkedVerdict::Spent { .. } => None,
+            _ => Some(end.hold.fence),
+        };
+        json_text(self.0.values().map(|end| json!([end.sequence, end.hold.lane, claimed(end)])))
     }
 
     /// Those that are parked and claimed like this, in their order: places among the parked and in the table, ids, what they
@@ -291,7 +304,9 @@ impl Ended<'_> {
         let (verdict, due, error, blocks) = match &self.end.verdict {
             ParkedVerdict::Delivered => (code::DELIVERED, None, None, self.blocks),
             ParkedVerdict::Retry { error, .. } => (code::RETRY, Some(after), Some(error), true),
-            ParkedVerdict::Dead { error, blocks } => (code::DEAD, None, Some(error), *blocks),
+            ParkedVerdict::Dead { error, blocks } | ParkedVerdict::Spent { error, blocks } => {
+                (code::DEAD, None, Some(error), *blocks)
+            }
             // Where others wait for it, it may itself wait for others: if it does not, it is let come up.
             ParkedVerdict::Released { .. } => {
                 (code::RELEASED, (!self.blocks).then_some(after), None, self.blocks)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use posthaste::store::stream::{
     Beat, Hold, Page, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Reader, Row, Wait,
 };
-use posthaste::store::{Keep, Settlement, Stream, Topics, WorkerId};
+use posthaste::store::{AttemptLimits, Keep, Settlement, Stream, Topics, WorkerId};
 use uuid::Uuid;
 
 use super::{Db, MINUTE, worker};
@@ -76,7 +76,14 @@ impl Owner {
     /// Parked events that are due.
     pub async fn claim(&self) -> Vec<Parked> {
         let topics = Topics::All;
-        let claim = ParkedClaim { holds: &self.holds, limit: ALL, suspects: true, topics: &topics };
+        let attempts = AttemptLimits::default();
+        let claim = ParkedClaim {
+            holds: &self.holds,
+            limit: ALL,
+            suspects: true,
+            topics: &topics,
+            attempts: &attempts,
+        };
         self.stream.claim_parked(&claim).await.unwrap()
     }
 

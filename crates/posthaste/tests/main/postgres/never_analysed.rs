@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use posthaste::store::stream::{Beat, ParkedClaim, Wait};
 use posthaste::store::{
-    Claim, Ending, Filter, Keep, Mode, Page, PostgresStore, Purge, Settlement, Status, Store, Topics,
+    AttemptLimits, Claim, Ending, Filter, Keep, Mode, Page, PostgresStore, Purge, Settlement, Status, Store,
+    Topics,
 };
 use posthaste::{Admin, Error};
 use sqlx::PgPool;
@@ -226,7 +227,9 @@ async fn sm2_what_waits_in_other_lanes_costs_a_claim_nothing() {
     let relay = worker();
     let beat = Beat { relay: &relay, present: false, holds: &[], lease: MINUTE, seen: None };
     let hold = stream.take(&beat, &[0], &[]).await.unwrap();
-    let claim = ParkedClaim { holds: &hold, limit: 100, suspects: true, topics: &Topics::All };
+    let attempts = AttemptLimits::default();
+    let claim =
+        ParkedClaim { holds: &hold, limit: 100, suspects: true, topics: &Topics::All, attempts: &attempts };
     let long = ["long".to_owned()];
     counting
         .reads("a claim of the other lane", 100, async { stream.claim_parked(&claim).await.map(drop) })

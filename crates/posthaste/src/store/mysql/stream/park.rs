@@ -86,7 +86,7 @@ const ENDED: &str = "
 SELECT p.position, p.seq, p.id, p.`key`, p.blocks
   FROM JSON_TABLE(?, '$[*]' COLUMNS (s BIGINT PATH '$[0]', lane INT PATH '$[1]', fence BIGINT PATH '$[2]')) AS e
   STRAIGHT_JOIN {parked_table} AS p FORCE INDEX (`{name}_parked_seq`) ON p.seq = e.s
- WHERE p.lane = e.lane AND p.claimed = e.fence";
+ WHERE p.lane = e.lane AND p.claimed <=> e.fence AND p.outcome IS NULL";
 
 // Verdicts: 1 retry, 2 dead, 3 released, 4 behind.
 const SETTLE: &str = "
@@ -285,8 +285,9 @@ async fn claim_parked_on(
         events.iter().map(|row| Ok((row.try_get(15)?, row))).collect::<sqlx::Result<_>>()?;
     let (claimed, gone): (Vec<Waiting>, Vec<Waiting>) =
         waiting.into_iter().partition(|waiting| events.contains_key(&waiting.sequence));
-    if !claimed.is_empty() {
-        let rows = claimed.iter().map(|waiting| json!([waiting.position, waiting.hold.fence]));
+    let tried: Vec<&Waiting> = claimed.iter().filter(|waiting| !waiting.is_spent(claim.attempts)).collect();
+    if !tried.is_empty() {
+        let rows = tried.iter().map(|waiting| json!([waiting.position, waiting.hold.fence]));
         sqlx::query(statements.park.claim.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
         failpoint!("parked.claiming");
     }
@@ -298,7 +299,7 @@ async fn claim_parked_on(
     let mut parked = Vec::with_capacity(claimed.len());
     for waiting in claimed {
         if let Some(row) = events.remove(&waiting.sequence) {
-            parked.push(waiting.into_parked(time(row, 16)?, decode(row)));
+            parked.push(waiting.into_parked(claim.attempts, time(row, 16)?, decode(row)));
         }
     }
     tx.commit().await?;
@@ -488,7 +489,7 @@ fn waiting(row: &MySqlRow, fences: &HashMap<u16, i64>) -> sqlx::Result<Waiting> 
     })
 }
 
-/// Those of these whose event is claimed by who says so, each once.
+/// Those of these whose event is claimed by who says so, or is spent and claimed by nobody, each once.
 async fn ended<'e>(
     connection: &mut MySqlConnection,
     statements: &super::Statements,

@@ -49,7 +49,8 @@ WITH said AS (
 SELECT key, NULL::smallint FROM parked WHERE behind
 UNION SELECT NULL, lane FROM said WHERE lane NOT IN (SELECT lane FROM held)";
 
-// $1 and $2 lanes and fences, $3 limit, $4 whether a suspect may be among them, $5 topics.
+// $1 and $2 lanes and fences, $3 limit, $4 whether a suspect may be among them, $5 attempt limit, $6 attempt limits by topic,
+// $7 topics. What is spent is answered as it is, and not claimed: no attempt is counted that is not made.
 const CLAIM: &str = "
 WITH said AS (
     SELECT * FROM unnest($1::smallint[], $2::bigint[]) AS s(lane, fence) WHERE {unsynced}
@@ -87,15 +88,20 @@ WITH said AS (
       FROM (SELECT position, due, position AS head FROM heads UNION ALL SELECT position, due, head FROM runs) AS c
      ORDER BY c.due, c.head, c.position LIMIT $3
 ), named AS (
-    SELECT c.n, p.position, p.id, said.fence
+    SELECT c.n, p.position, p.id, said.fence, {spent} AS spent
       FROM chosen AS c JOIN {parked_table} AS p ON p.position = c.position JOIN said ON said.lane = p.lane
 )
 UPDATE {parked_table} AS p
-   SET claimed = named.fence, attempts = p.attempts + 1
+   SET claimed  = CASE WHEN named.spent THEN NULL ELSE named.fence END,
+       attempts = CASE WHEN named.spent THEN p.attempts ELSE p.attempts + 1 END
   FROM named LEFT JOIN LATERAL (
        SELECT {columns}, created_at FROM {table} AS e WHERE e.id = named.id) AS o ON true
  WHERE p.position = named.position AND p.claimed IS NULL
-RETURNING o.*, p.seq, p.id, p.topic, p.lane, p.claimed, p.position, p.attempts, p.suspect, p.last_error, named.n, p.blocks";
+RETURNING o.*, p.seq, p.id, p.topic, p.lane, named.fence, p.position, p.attempts, p.suspect, p.last_error, named.n, p.blocks,
+          named.spent";
+
+// The first attempt always is.
+const SPENT: &str = "(p.attempts > 0 AND p.attempts >= coalesce(($6::jsonb ->> p.topic)::int, $5))";
 
 // Only the first of an aggregate comes up, whatever those behind it say; what nobody waits for waits for nobody.
 const FIRST: &str = "
@@ -108,9 +114,9 @@ SELECT p.lane, p.claimed, p.seq
 
 const FORGET: &str = "DELETE FROM {parked_table} WHERE position = ANY ($1) RETURNING key";
 
-const TOPICS: [&str; 3] = ["", "AND p.topic = ANY ($5)", "AND p.topic <> ALL ($5)"];
+const TOPICS: [&str; 3] = ["", "AND p.topic = ANY ($7)", "AND p.topic <> ALL ($7)"];
 
-// Verdicts: 0 delivered, 1 retry, 2 dead, 3 released, 4 behind. What was released may itself wait for others: if it does not, it is
+// Verdicts: 0 delivered, 1 retry, 2 dead, 3 released, 4 behind, 5 spent, which is dead and was not claimed. What was released may itself wait for others: if it does not, it is
 // let come up.
 const SETTLE: &str = "
 WITH said AS (
@@ -128,12 +134,13 @@ WITH said AS (
            attempts   = CASE WHEN s.verdict IN (3, 4) THEN greatest(p.attempts - 1, 0) ELSE p.attempts END,
            due        = CASE WHEN s.verdict = 1 OR s.verdict IN (3, 4) AND NOT p.blocks
                              THEN now() + coalesce(s.delay, 0) * interval '1 microsecond' END,
-           outcome    = CASE WHEN s.verdict = 2 THEN 'dead' END,
-           settled_at = CASE WHEN s.verdict = 2 THEN now() END,
-           blocks     = CASE s.verdict WHEN 1 THEN true WHEN 2 THEN s.blocks ELSE p.blocks END,
+           outcome    = CASE WHEN s.verdict IN (2, 5) THEN 'dead' END,
+           settled_at = CASE WHEN s.verdict IN (2, 5) THEN now() END,
+           blocks     = CASE WHEN s.verdict = 1 THEN true WHEN s.verdict IN (2, 5) THEN s.blocks ELSE p.blocks END,
            last_error = coalesce(s.error, p.last_error)
       FROM said AS s
-     WHERE s.verdict <> 0 AND p.seq = s.seq AND p.claimed = s.fence AND s.lane IN (SELECT lane FROM held)
+     WHERE s.verdict <> 0 AND p.seq = s.seq AND s.lane IN (SELECT lane FROM held)
+       AND CASE WHEN s.verdict = 5 THEN p.claimed IS NULL AND p.outcome IS NULL ELSE p.claimed = s.fence END
     RETURNING p.key
 )
 SELECT key, NULL::smallint FROM gone UNION SELECT key, NULL FROM kept
@@ -188,7 +195,7 @@ impl Statements {
         let claim = |topics| {
             let first = statement(FIRST);
             let claim = statement(CLAIM).with_rendered("{first}", &first).with("{topics}", topics);
-            claim.with("{columns}", EVENT_COLUMNS)
+            claim.with("{spent}", SPENT).with("{columns}", EVENT_COLUMNS)
         };
         Self {
             blocked_among: statement(BLOCKED_AMONG),
@@ -277,7 +284,9 @@ async fn claim_once(stream: &PostgresStream, claim: &ParkedClaim<'_>) -> sqlx::R
         .bind(lanes(claim.holds))
         .bind(fences(claim.holds))
         .bind(i64::from(claim.limit))
-        .bind(claim.suspects);
+        .bind(claim.suspects)
+        .bind(claim.attempts.default_limit())
+        .bind(claim.attempts.topics_json());
     if let Some(topics) = claim.topics.named() {
         query = query.bind(topics);
     }
@@ -315,6 +324,7 @@ fn read_parked(row: &PgRow) -> sqlx::Result<Parked> {
         suspect: row.try_get(23)?,
         last_error: row.try_get(24)?,
         blocks: row.try_get(26)?,
+        spent: row.try_get(27)?,
         created_at: row.try_get(15)?,
         event: decode(row, Types::of(row)),
     })
@@ -409,6 +419,7 @@ fn code(verdict: &ParkedVerdict) -> i32 {
         ParkedVerdict::Dead { .. } => 2,
         ParkedVerdict::Released { .. } => 3,
         ParkedVerdict::Behind => 4,
+        ParkedVerdict::Spent { .. } => 5,
     }
 }
 
@@ -421,14 +432,16 @@ fn delay(verdict: &ParkedVerdict) -> Option<i64> {
 
 fn error_of(verdict: &ParkedVerdict) -> Option<String> {
     match verdict {
-        ParkedVerdict::Retry { error, .. } | ParkedVerdict::Dead { error, .. } => Some(stored_error(error)),
+        ParkedVerdict::Retry { error, .. }
+        | ParkedVerdict::Dead { error, .. }
+        | ParkedVerdict::Spent { error, .. } => Some(stored_error(error)),
         _ => None,
     }
 }
 
 fn blocks(verdict: &ParkedVerdict) -> Option<bool> {
     match verdict {
-        ParkedVerdict::Dead { blocks, .. } => Some(*blocks),
+        ParkedVerdict::Dead { blocks, .. } | ParkedVerdict::Spent { blocks, .. } => Some(*blocks),
         _ => None,
     }
 }

@@ -84,7 +84,7 @@ const ENDED: &str = "
 SELECT p.position, p.seq, p.id, p.key, p.blocks
   FROM (SELECT json_extract(value, '$[0]') AS seq, json_extract(value, '$[1]') AS lane,
                json_extract(value, '$[2]') AS fence FROM json_each(?1)) AS e
-  JOIN {parked_table} AS p ON p.seq = e.seq AND p.lane = e.lane AND p.claimed = e.fence";
+  JOIN {parked_table} AS p ON p.seq = e.seq AND p.lane = e.lane AND p.claimed IS e.fence AND p.outcome IS NULL";
 
 // Verdicts: 1 retry, 2 dead, 3 released, 4 behind.
 const SETTLE: &str = "
@@ -243,8 +243,9 @@ pub(super) async fn claim_parked(
         events.iter().map(|row| Ok((row.try_get(15)?, row))).collect::<sqlx::Result<_>>()?;
     let (claimed, gone): (Vec<Waiting>, Vec<Waiting>) =
         waiting.into_iter().partition(|waiting| events.contains_key(&waiting.sequence));
-    if !claimed.is_empty() {
-        let rows = claimed.iter().map(|waiting| json!([waiting.position, waiting.hold.fence]));
+    let tried: Vec<&Waiting> = claimed.iter().filter(|waiting| !waiting.is_spent(claim.attempts)).collect();
+    if !tried.is_empty() {
+        let rows = tried.iter().map(|waiting| json!([waiting.position, waiting.hold.fence]));
         sqlx::query(statements.park.claim.sql()).bind(json_text(rows)).execute(&mut *tx).await?;
         failpoint!("parked.claiming");
     }
@@ -256,7 +257,7 @@ pub(super) async fn claim_parked(
     let mut parked = Vec::with_capacity(claimed.len());
     for waiting in claimed {
         if let Some(row) = events.remove(&waiting.sequence) {
-            parked.push(waiting.into_parked(time_of(row.try_get(16)?)?, decode(row)));
+            parked.push(waiting.into_parked(claim.attempts, time_of(row.try_get(16)?)?, decode(row)));
         }
     }
     tx.commit().await?;
@@ -401,7 +402,7 @@ fn waiting(row: &SqliteRow, fences: &HashMap<u16, i64>) -> sqlx::Result<Waiting>
     })
 }
 
-/// Those of these whose event is claimed by who says so, each once.
+/// Those of these whose event is claimed by who says so, or is spent and claimed by nobody, each once.
 async fn ended<'e>(
     connection: &mut SqliteConnection,
     statements: &super::Statements,

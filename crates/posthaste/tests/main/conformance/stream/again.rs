@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use posthaste::store::stream::{Beat, Hold, Page, Park, Parked, ParkedClaim, Row, Wait};
-use posthaste::store::{Keep, Mode, Stream, Topics, WorkerId};
+use posthaste::store::{AttemptLimits, Keep, Mode, Stream, Topics, WorkerId};
 
 use crate::harness::{Db, Kind, MINUTE, Setup, event, worker};
 
@@ -86,7 +86,9 @@ impl Rig {
 
     /// Claims what is due, one suspect at most among it; the aggregates, and whether each is suspect.
     async fn claim(&self, holds: &[Hold]) -> Vec<(String, bool)> {
-        let claim = ParkedClaim { holds, limit: 100, suspects: true, topics: &Topics::All };
+        let attempts = AttemptLimits::default();
+        let claim =
+            ParkedClaim { holds, limit: 100, suspects: true, topics: &Topics::All, attempts: &attempts };
         let claimed = self.stream.claim_parked(&claim).await.unwrap();
         let said = |parked: &Parked| {
             (parked.event.as_ref().unwrap().aggregate_id().unwrap().to_owned(), parked.suspect)

@@ -12,7 +12,7 @@ use posthaste::Event;
 use posthaste::store::stream::{
     Beat, Hold, Page, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Reader, Row, Wait,
 };
-use posthaste::store::{Ending, Filter, Keep, Mode, Purge, Stream, Topics, WorkerId};
+use posthaste::store::{AttemptLimits, Ending, Filter, Keep, Mode, Purge, Stream, Topics, WorkerId};
 use uuid::Uuid;
 
 use crate::harness::database::Handle;
@@ -76,7 +76,8 @@ impl Rig {
     }
 
     async fn claim(&self, holds: &[Hold], suspects: bool) -> Vec<Parked> {
-        let claim = ParkedClaim { holds, limit: 100, suspects, topics: &Topics::All };
+        let attempts = AttemptLimits::default();
+        let claim = ParkedClaim { holds, limit: 100, suspects, topics: &Topics::All, attempts: &attempts };
         self.stream.claim_parked(&claim).await.unwrap()
     }
 

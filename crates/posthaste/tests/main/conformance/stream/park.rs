@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use posthaste::store::stream::{Hold, Park, Parked, ParkedEnd, ParkedVerdict, Row, Wait};
-use posthaste::store::{Keep, Topics};
+use posthaste::store::{AttemptLimits, Keep, Topics};
 
 use super::rig::{
     NOBODY, NONE, Rig, dead, dead_park, delivered, end, failed, number, park, parked_numbers, retry,
@@ -20,6 +20,7 @@ conformance_sql_by_kind!(
     sm2_a_run_ends_where_one_must_not_be_tried,
     sm2_delayed_events_hold_up_nobody,
     sm2_dead_events_block_their_aggregate_or_not,
+    sm2_an_event_out_of_attempts_dies_with_as_many_as_it_had,
     sm2_released_events_keep_their_place,
     sm2_only_the_topics_asked_for_come_up,
     sm2_events_that_take_long_are_parked_while_they_run,
@@ -227,6 +228,53 @@ async fn sm2_dead_events_block_their_aggregate_or_not(kind: Kind) {
     // The next owner changes nothing of it.
     let holds = rig.own().await;
     assert!(rig.claim_with(&holds, 10, true, &Topics::All).await.is_empty());
+    rig.db.drop_everything().await;
+}
+
+/// Its last attempt was claimed, and whoever claimed it is gone.
+async fn sm2_an_event_out_of_attempts_dies_with_as_many_as_it_had(kind: Kind) {
+    let rig = Rig::new(kind, 1).await;
+    rig.enqueue(["a", "a", "b", "c"]).await;
+    let holds = rig.own().await;
+    let page = rig.page(&holds).await;
+    let rows = &page.rows;
+    let tried = |row: &Row, attempts| Park { attempts, ..failed(row, Duration::ZERO) };
+    rig.park(vec![
+        tried(&rows[0], 2),
+        park(&rows[1], Wait::Behind),
+        tried(&rows[2], 5),
+        park(&rows[3], Wait::Suspect),
+    ])
+    .await;
+    let limits = AttemptLimits::new(3);
+    let last = rig.claim_limited(&holds, &limits).await;
+    let spent =
+        |parked: &Parked| end(parked, ParkedVerdict::Spent { error: "spent".to_owned(), blocks: false });
+    let said = |parked: &[Parked]| -> Vec<(u64, u32, bool)> {
+        parked.iter().map(|parked| (number(&parked.event), parked.attempt, parked.spent)).collect()
+    };
+    assert_eq!(said(&last), [(0, 3, false), (2, 5, true), (3, 1, false)]);
+    assert_eq!(rig.count("outbox_parked WHERE claimed IS NOT NULL").await, 2, "one has no attempt left");
+
+    // The next owner finds what was claimed, one suspect at a time.
+    let holds = rig.own().await;
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let due = rig.claim_limited(&holds, &limits).await;
+        let ends: Vec<ParkedEnd> = due.iter().filter(|parked| parked.spent).map(spent).collect();
+        rig.settle(&ends).await;
+        rig.settle(&ends).await;
+        seen.extend(due);
+    }
+    seen.sort_by_key(|parked| number(&parked.event));
+    assert_eq!(said(&seen), [(0, 3, true), (1, 1, false), (2, 5, true), (3, 2, false)]);
+    assert_eq!(rig.count("outbox_parked WHERE outcome = 'dead' AND due IS NULL AND attempts = 3").await, 1);
+    assert_eq!(rig.count("outbox_parked WHERE outcome = 'dead' AND due IS NULL AND attempts = 5").await, 1);
+    // That word is of what nobody has claimed alone.
+    rig.settle(&[spent(&seen[3])]).await;
+    assert_eq!(rig.count("outbox_parked WHERE outcome = 'dead'").await, 2);
+    rig.settle(&[dead(&seen[3], false)]).await;
+    assert_eq!(rig.count("outbox_parked WHERE outcome = 'dead'").await, 3);
     rig.db.drop_everything().await;
 }
 

@@ -8,7 +8,7 @@ use posthaste::Event;
 use posthaste::store::stream::{
     Beat, Council, Hold, Page, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Row, Wait,
 };
-use posthaste::store::{Keep, Mode, Stream, Topics, WorkerId};
+use posthaste::store::{AttemptLimits, Keep, Mode, Stream, Topics, WorkerId};
 
 use crate::harness::{Db, Kind, MINUTE, Setup, event, worker};
 
@@ -108,7 +108,14 @@ impl Rig {
         suspects: bool,
         topics: &Topics,
     ) -> Vec<Parked> {
-        let claim = ParkedClaim { holds, limit, suspects, topics };
+        let attempts = AttemptLimits::default();
+        let claim = ParkedClaim { holds, limit, suspects, topics, attempts: &attempts };
+        self.stream.claim_parked(&claim).await.unwrap()
+    }
+
+    /// Claims whatever is due, suspects too, where so many attempts are allowed.
+    pub async fn claim_limited(&self, holds: &[Hold], attempts: &AttemptLimits) -> Vec<Parked> {
+        let claim = ParkedClaim { holds, limit: 10, suspects: true, topics: &Topics::All, attempts };
         self.stream.claim_parked(&claim).await.unwrap()
     }
 
