@@ -3,10 +3,11 @@
 //! | what is asked for | when |
 //! |---|---|
 //! | an event of each table that a sink has taken, and one of each producer that has committed | always |
-//! | each kind of fault that the schedule has twice | always: what is in it is known before. One may be left out: it would reach into a calm, or found nobody to befall |
-//! | a transaction that rolled back, a deliberate duplicate, poison | where the mix has them, and enough was written that they cannot be missing by chance |
+//! | each kind of fault that the schedule has | where it has it twice |
+//! | a transaction that rolled back, a deliberate duplicate, poison | where the mix has them, and enough was written |
 //!
-//! Enough is what makes one expect `SURELY` of them.
+//! A fault that was planned may be left out: it would reach into a calm, or finds nobody to befall. Enough is written where so
+//! many are to be expected that they are not missing by chance, which is `SURELY`.
 
 use std::collections::{BTreeMap, HashSet};
 
