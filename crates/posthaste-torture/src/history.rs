@@ -1,17 +1,23 @@
 //! What happened in a run, as those saw it who did it: JSON lines, a file for each process.
 //!
 //! A line is written with one call as soon as it is known, so that a process which is killed leaves whole lines behind
-//! but for the last, which reading leaves out. Times are microseconds since 1970 by the machine's clock: all processes
-//! and servers of a run are on one machine.
+//! but for the last, which reading leaves out (`history/reading.rs`).
+//!
+//! Times are microseconds since 1970 by the machine's clock: all processes and servers of a run are on one machine.
+
+mod reading;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+/// Between the names of those whom a fault befell.
+pub const SEPARATOR: &str = ", ";
 
 /// Microseconds since 1970.
 pub type Micros = i64;
@@ -24,7 +30,7 @@ pub fn now() -> Micros {
 
 /// A line of the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "what", rename_all = "snake_case")]
+#[serde(tag = "what", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Record {
     /// A producer is about to commit or roll back a transaction with this event in it.
     Intent(Intent),
@@ -44,6 +50,7 @@ pub enum Record {
 
 /// What is written in one transaction with a business row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Intent {
     pub at: Micros,
     pub producer: String,
@@ -71,10 +78,13 @@ pub enum Ending {
 
 /// What arrived at a sink.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Delivery {
     pub at: Micros,
     /// Which sink.
     pub sink: String,
+    /// Who gave it to the sink: the name of a relay, or of a producer with relays of its own.
+    pub by: String,
     pub event: Uuid,
     pub payload: String,
     pub headers: Vec<(String, String)>,
@@ -97,17 +107,26 @@ pub enum Answer {
 
 /// Something broken on purpose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Fault {
     /// For example `kill`, `stop`, `terminate`, `restart`, `cut`, `slow`, `broker`, `sink`, `fill`.
     pub kind: String,
-    /// Whom it befell, for example `relay-2`.
+    /// Whom it befell, for example `relay-2`, or `relay-2, producer-1`; or a table, whose sink it was, or a server.
     pub whom: String,
     pub from: Micros,
     pub until: Micros,
 }
 
+impl Fault {
+    /// Whether this one is among those whom it befell by name.
+    pub fn befell(&self, name: &str) -> bool {
+        self.whom.split(SEPARATOR).any(|one| one == name)
+    }
+}
+
 /// A change of a lease by the database's own record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Change {
     pub at: Micros,
     /// The order of the changes of one thing.
@@ -121,7 +140,7 @@ pub struct Change {
 }
 
 /// What a lease is of.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Leased {
     /// A queue's event.
@@ -132,6 +151,7 @@ pub enum Leased {
 
 /// A lease and what it is for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct State {
     pub holder: Option<String>,
     /// When the lease ends.
@@ -146,6 +166,7 @@ pub struct State {
 
 /// A row of the outbox at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Row {
     pub table: String,
     pub event: Uuid,
@@ -160,9 +181,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The file of this name in a run's directory, or its continuation.
+    /// The file of this name in a run's directory, or its continuation: on a new line, should the last have been cut off.
     pub fn open(directory: &Path, name: &str) -> io::Result<Self> {
-        let file = OpenOptions::new().create(true).append(true).open(path(directory, name))?;
+        let mut file = OpenOptions::new().create(true).read(true).append(true).open(path(directory, name))?;
+        if ends_within_a_line(&mut file)? {
+            file.write_all(b"\n")?;
+        }
         Ok(Self { file: Mutex::new(file) })
     }
 
@@ -174,6 +198,16 @@ impl Writer {
     }
 }
 
+fn ends_within_a_line(file: &mut File) -> io::Result<bool> {
+    if file.metadata()?.len() == 0 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last != *b"\n")
+}
+
 fn path(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.jsonl"))
 }
@@ -182,23 +216,4 @@ fn path(directory: &Path, name: &str) -> PathBuf {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
     pub records: Vec<Record>,
-}
-
-impl History {
-    /// Reads all files of a run's directory. A last line that was cut off is left out.
-    pub fn read(directory: &Path) -> io::Result<Self> {
-        let mut records = Vec::new();
-        for entry in std::fs::read_dir(directory)? {
-            let path = entry?.path();
-            if path.extension().is_none_or(|extension| extension != "jsonl") {
-                continue;
-            }
-            let text = std::fs::read(&path)?;
-            // A process that is killed and started again goes on behind a line that was cut off.
-            records.extend(
-                text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()),
-            );
-        }
-        Ok(Self { records })
-    }
 }

@@ -4,12 +4,13 @@
 //! A [`plan`] says what a run is, and with a seed everything that chance decides. [`run`] starts a [`cluster`] of real
 //! servers and processes, lets the [`nemesis`] loose on it while each [`producer`] writes, and collects what the
 //! [`recorder`], the [`subscriber`] and the database have seen. The [`checker`] says which promises were broken, the
-//! [`report`] how much of what happened.
+//! [`coverage`] whether there was anything to break them, the [`report`] how much of what happened.
 #![allow(missing_docs, reason = "an unpublished crate: names and the modules' first lines say it")]
 
 pub mod audit;
 pub mod checker;
 pub mod cluster;
+pub mod coverage;
 pub mod crash;
 pub mod history;
 pub mod ledger;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use posthaste_torture::cluster::guard;
 use posthaste_torture::plan::{Database, Plan};
-use posthaste_torture::run::{Verdict, run};
+use posthaste_torture::run::{Verdict, judge, planned, run};
 use posthaste_torture::{crash, producer, program};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -36,6 +36,9 @@ struct Args {
     /// Keep the history of a run that went well, too
     #[arg(long)]
     keep: bool,
+    /// Run nothing: check the history in this directory once more
+    #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["minutes", "seed", "database", "events_per_second", "keep"])]
+    check: Option<PathBuf>,
 }
 
 fn main() -> Result<ExitCode> {
@@ -70,6 +73,12 @@ fn main() -> Result<ExitCode> {
 }
 
 async fn torture(args: &Args) -> Result<ExitCode> {
+    if let Some(directory) = &args.check {
+        let plan = planned(directory)?;
+        let verdict = judge(&plan, directory)?;
+        print(&verdict, &plan);
+        return Ok(if verdict.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     // Before anything is started.
     program::posthaste()?;
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));

@@ -92,6 +92,7 @@ impl Plan {
             Kind::Terminate | Kind::Restart | Kind::Cut | Kind::Slow | Kind::Hole => {
                 self.database != Database::Sqlite
             }
+            Kind::WayCut | Kind::WayHole => self.relays > 0,
             Kind::Broker => has(Sink::Nats),
             Kind::SinkSlow | Kind::SinkFailing | Kind::SinkLying => has(Sink::Http),
             Kind::Kill | Kind::Stop => self.relays > 0,
@@ -257,6 +258,10 @@ pub enum Kind {
     Slow,
     /// What a relay or producer and the server say to each other is held back, and arrives in the end.
     Hole,
+    /// The connections of a relay to its sinks are cut, and new ones refused.
+    WayCut,
+    /// What a relay and its sinks say to each other is held back, and arrives in the end.
+    WayHole,
     /// The broker dies and comes back.
     Broker,
     /// A sink takes its time.
@@ -270,7 +275,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Kill,
         Self::KillProducer,
         Self::Stop,
@@ -279,6 +284,8 @@ impl Kind {
         Self::Cut,
         Self::Slow,
         Self::Hole,
+        Self::WayCut,
+        Self::WayHole,
         Self::Broker,
         Self::SinkSlow,
         Self::SinkFailing,
@@ -289,13 +296,16 @@ impl Kind {
     /// Its name in the history.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Kill | Self::KillProducer => "kill",
+            Self::Kill => "kill",
+            Self::KillProducer => "kill_producer",
             Self::Stop => "stop",
             Self::Terminate => "terminate",
             Self::Restart => "restart",
             Self::Cut => "cut",
             Self::Slow => "slow",
             Self::Hole => "hole",
+            Self::WayCut => "way_cut",
+            Self::WayHole => "way_hole",
             Self::Broker => "broker",
             Self::SinkSlow => "sink_slow",
             Self::SinkFailing => "sink_failing",

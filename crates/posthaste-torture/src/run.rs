@@ -12,14 +12,18 @@ use anyhow::{Context, Result};
 use crate::audit;
 use crate::checker::{self, Rules};
 use crate::cluster::Cluster;
+use crate::coverage;
 use crate::history::{History, Micros, Writer};
 use crate::nemesis;
-use crate::plan::{Plan, Sink, Table};
+use crate::plan::{Database, Plan, Sink, Table};
 use crate::report::Report;
 use crate::subscriber;
 
 /// How long a fault may be felt beyond a lease: connections time out, sinks rest, a busy machine catches up.
 const SLACK: Duration = Duration::from_secs(5);
+
+/// Where the plan is, in the directory of the history.
+const PLAN: &str = "plan.json";
 
 /// How a run went.
 #[derive(Debug)]
@@ -27,7 +31,8 @@ pub struct Verdict {
     pub report: Report,
     /// Promises that were not kept, by the history.
     pub violations: Vec<String>,
-    /// What else happened that must not: processes that ended by themselves, events that nobody delivers.
+    /// What else happened that must not, or did not and should have: processes that ended by themselves, events that nobody
+    /// delivers, faults that never struck.
     pub complaints: Vec<String>,
     /// Where the history is.
     pub directory: PathBuf,
@@ -41,8 +46,11 @@ impl Verdict {
 
 /// Runs all of it; the history goes to this directory, which must be there and empty. What happens meanwhile is told.
 pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result<Verdict> {
-    std::fs::write(directory.join("plan.json"), serde_json::to_vec_pretty(plan)?)?;
+    std::fs::write(directory.join(PLAN), serde_json::to_vec_pretty(plan)?)?;
     let cluster = Cluster::prepare(plan, directory).await?;
+    // Until it is dropped.
+    let mut watching = tokio::task::JoinSet::new();
+    watching.spawn(nemesis::watch(directory.to_owned()));
     cluster.start_relays().await?;
     cluster.start_producers().await?;
     tell(format!("everything is up; producers write for {:?}", plan.length));
@@ -56,18 +64,35 @@ pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result
     let complaints = cluster.complaints();
     // The checker has the machine for itself.
     cluster.end().await?;
+    tell("checking the history".to_owned());
+    let mut verdict = judge(plan, directory)?;
+    verdict.complaints.extend(complaints);
+    Ok(verdict)
+}
+
+/// The plan of a run whose history was kept.
+pub fn planned(directory: &Path) -> Result<Plan> {
+    let file = directory.join(PLAN);
+    let text = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// What a history comes to.
+pub fn judge(plan: &Plan, directory: &Path) -> Result<Verdict> {
     let history = History::read(directory)?;
-    tell(format!("checking {} lines of history", history.records.len()));
-    let violations = checker::check(&history, &rules(plan)).iter().map(ToString::to_string).collect();
-    let report = Report::new(plan, &history);
-    Ok(Verdict { report, violations, complaints, directory: directory.to_owned() })
+    let violations = checker::check(&history, &rules(plan));
+    Ok(Verdict {
+        report: Report::new(plan, &history, &violations),
+        violations: violations.iter().map(ToString::to_string).collect(),
+        complaints: coverage::missing(plan, &history),
+        directory: directory.to_owned(),
+    })
 }
 
 /// The part of a run in which things break.
 async fn fire(plan: &Plan, cluster: &Cluster, directory: &Path, tell: &dyn Fn(String)) -> Result<()> {
     let began = Instant::now();
-    let rage = nemesis::rage(plan, cluster, directory);
-    let mut rage = std::pin::pin!(rage);
+    let mut rage = Box::pin(nemesis::rage(plan, cluster, directory));
     let mut rages = true;
     let mut told = Instant::now();
     while rages || began.elapsed() < plan.length {
@@ -114,5 +139,9 @@ fn rules(plan: &Plan) -> Rules {
         blocks: false,
         // The recorder calls each sink by its table.
         prompt: names(|table| table.sink == Sink::Http),
+        audited: names(|_| true),
+        // PostgreSQL writes no row of a stream.
+        marked: if plan.database == Database::Postgres { Vec::new() } else { names(Table::is_stream) },
+        servers: vec![plan.database.name().to_owned(), nemesis::MACHINE.to_owned()],
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The broker has written down itself what it took, and when; so nothing is missed while it or a subscriber is away.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::stream::{Config, Stream};
@@ -18,10 +20,23 @@ pub const STREAM: &str = "TORTURE";
 /// Messages of one request.
 const PAGE: usize = 1000;
 
+/// For how long the broker drops a message with an id that it has seen: as short as it allows, so that what is published twice
+/// shows.
+const DUPLICATES: Duration = Duration::from_millis(100);
+
+/// The subject of a message, for a topic: who sends it is its last part.
+pub fn destination(by: &str) -> String {
+    format!("{{topic}}.{by}")
+}
+
 /// Makes the stream, which takes the topics of all tables.
 pub async fn create(url: &str) -> Result<()> {
-    let config =
-        Config { name: STREAM.to_owned(), subjects: vec!["torture.>".to_owned()], ..Config::default() };
+    let config = Config {
+        name: STREAM.to_owned(),
+        subjects: vec!["torture.>".to_owned()],
+        duplicate_window: DUPLICATES,
+        ..Config::default()
+    };
     jetstream::new(async_nats::connect(url).await?).create_stream(config).await?;
     Ok(())
 }
@@ -70,6 +85,7 @@ fn delivery(message: &Message) -> Result<Delivery> {
     Ok(Delivery {
         at: Micros::try_from(nanoseconds / 1000)?,
         sink: STREAM.to_owned(),
+        by: message.subject.rsplit('.').next().unwrap_or_default().to_owned(),
         // One without an id is nobody's, and so is the one of zeros.
         event: id.and_then(|(_, id)| id.parse().ok()).unwrap_or(Uuid::nil()),
         payload: String::from_utf8_lossy(&message.payload).into_owned(),

@@ -1,9 +1,11 @@
 //! Short runs with everything in them, on each database.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use posthaste_torture::plan::{Database, Plan};
+use posthaste_torture::nemesis::schedule;
+use posthaste_torture::plan::{Database, Kind, Plan};
 use posthaste_torture::run::run;
 
 /// Runs a plan, and demands that nothing was lost, invented, out of order or stuck. The history of one that fails is kept.
@@ -11,10 +13,19 @@ async fn survives(plan: Plan) {
     let directory =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("torture-{}", uuid::Uuid::now_v7().simple()));
     std::fs::create_dir_all(&directory).unwrap();
-    let verdict = run(&plan, &directory, &|line| println!("{line}")).await.unwrap();
+    let planned: HashSet<Kind> = schedule(&plan).concat().iter().map(|strike| strike.kind).collect();
+    assert_eq!(
+        planned,
+        plan.possible_faults().into_iter().collect(),
+        "seed {} has every kind of fault",
+        plan.seed
+    );
+    let told = format!("seed {}, history in {}", plan.seed, directory.display());
+    println!("{told}");
+    let verdict = run(&plan, &directory, &|line| println!("{line}")).await.expect(&told);
     println!("{}", verdict.report);
     let wrong = [&verdict.complaints[..], &verdict.violations[..]].concat();
-    assert!(wrong.is_empty(), "seed {}, history in {}: {:#?}", plan.seed, directory.display(), wrong);
+    assert!(wrong.is_empty(), "{told}: {wrong:#?}");
     let report = &verdict.report;
     assert!(report.committed > 1000 && report.fault_count() >= 10, "nothing much has happened: {report}");
     std::fs::remove_dir_all(directory).unwrap();

@@ -1,18 +1,20 @@
-//! Nothing is dead at the end but what the sink rejected.
+//! Nothing died but what the sink rejected: by the database's record, or at the end. What was discarded since, or replayed, is
+//! judged, too.
 
-use super::index::{Event, Index, is_dead};
+use super::index::{Event, Index};
 use super::violation::Violation;
 use crate::history::Leased;
 
 const RULE: &str = "dead";
 
 pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
-    let dead = index.events.iter().filter(|(_, event)| {
-        !event.is_rejected() && event.row.is_some_and(|row| is_dead(row.outcome.as_deref()))
-    });
+    let dead = index.events.iter().filter(|(_, event)| event.died && !event.is_rejected());
     let violation = |event: &Event<'_>, id| {
-        let attempts = event.row.map_or(0, |row| row.attempts);
-        let what = format!("it is dead after {attempts} attempts, and no sink rejected it");
+        let end = match event.row {
+            Some(row) => format!("its row has {} attempts", row.attempts),
+            None => "its row is gone".to_owned(),
+        };
+        let what = format!("it died, and no sink rejected it; {end}");
         Violation::new(RULE, event.table(), Leased::Event(id), event.at(), what)
     };
     dead.map(|(id, event)| violation(event, *id)).collect()
@@ -20,7 +22,7 @@ pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::story::Story;
+    use super::super::story::{Story, free, gone, held, settled};
     use super::*;
     use crate::history::Answer;
 
@@ -43,7 +45,22 @@ mod tests {
         story.row_with(untold, "dead", 0);
         story.deliver(delivered, Answer::Accepted);
         story.row_with(delivered, "dead", 2);
-        story
-            .assert_found(RULE, &["dead after 5 attempts", "dead after 0 attempts", "dead after 2 attempts"]);
+        story.assert_found(RULE, &["row has 5 attempts", "row has 0 attempts", "row has 2 attempts"]);
+    }
+
+    #[test]
+    fn pr2_what_died_and_was_discarded_or_replayed_is_found_in_the_record() {
+        for table in ["queue", "stream"] {
+            let mut story = Story::new();
+            let [discarded, replayed] = [1, 2].map(|number| story.commit(table, "a", number));
+            for event in [discarded, replayed] {
+                story.change(event, "relay-1", held("one#1", 0, 1), settled("dead", 1));
+            }
+            story.change(discarded, "operator", settled("dead", 1), gone());
+            story.change(replayed, "operator", settled("dead", 1), free(0));
+            story.deliver(replayed, Answer::Accepted);
+            story.row(replayed, "delivered");
+            story.assert_found(RULE, &["its row is gone", "its row has 1 attempts"]);
+        }
     }
 }

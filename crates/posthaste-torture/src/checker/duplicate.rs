@@ -1,30 +1,88 @@
-//! What a sink has accepted is given to it again only because of a fault: one that was felt between the two deliveries.
+//! An event is delivered again only by a right, and for a reason.
 //!
-//! A sink that said that it failed, whether it lied or not, is itself why it is asked again.
+//! The right is by the database's record: of a queue, that the event was claimed as often as it was delivered; of a stream, that
+//! since the delivery before, or the fault that explains this one, a lane of the table got a new fence, or the event was parked.
+//!
+//! The reason is that the sink had not accepted it, whether it lied or not; or a fault between the two. It befell who delivered
+//! first, and could not say so; who delivered then, and was late; the sink; or what all depend on.
 
 use super::index::{Event, Index};
 use super::violation::Violation;
-use crate::history::{Answer, Delivery, Leased};
+use crate::history::{Answer, Change, Delivery, Fault, Leased, Micros};
 
 const RULE: &str = "duplicate";
+
+/// The database's clock is read to the millisecond by some.
+const MILLI: Micros = 1000;
 
 pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (id, event) in &index.events {
+        let table = event.table();
+        let mut find = |at, what| violations.push(Violation::new(RULE, table, Leased::Event(*id), at, what));
+        let changes = index.changes_of(table, *id);
+        if !index.rules.is_stream(table) {
+            for (number, delivery) in (1..).zip(&event.deliveries) {
+                let claims = claims(changes, delivery.at);
+                if number > claims {
+                    find(delivery.at, format!("it was delivered {number} times, and claimed {claims} times"));
+                }
+            }
+        }
         for (before, again) in pairs(event) {
-            if is_unexplained(index, before, again) {
-                let (sink, after) = (&again.sink, again.at - before.at);
-                let what =
-                    format!("{sink} had accepted it and got it again after {after} µs, without a fault near");
-                violations.push(Violation::new(RULE, event.table(), Leased::Event(*id), again.at, what));
+            if let Some(what) = judge(index, table, changes, before, again) {
+                find(again.at, what);
             }
         }
     }
     violations
 }
 
-fn is_unexplained(index: &Index<'_>, before: &Delivery, again: &Delivery) -> bool {
-    before.answer == Answer::Accepted && !index.faults.felt_between(before.at, again.at)
+/// How often an event of a queue was claimed until then; it may be born so.
+fn claims(changes: &[&Change], until: Micros) -> usize {
+    let is_claim = |change: &&&Change| {
+        let Change { before, after, at, .. } = change;
+        let taken = after.holder != before.holder || after.attempts > before.attempts;
+        *at <= until + MILLI && after.holder.is_some() && taken
+    };
+    changes.iter().filter(is_claim).count()
+}
+
+fn judge(
+    index: &Index<'_>,
+    table: &str,
+    changes: &[&Change],
+    before: &Delivery,
+    again: &Delivery,
+) -> Option<String> {
+    if before.answer != Answer::Accepted {
+        return None;
+    }
+    let Delivery { sink, by, at, .. } = again;
+    let after = at - before.at;
+    let had =
+        format!("{sink} had accepted it from {} and got it again from {by} after {after} µs", before.by);
+    let explains = |fault: &&Fault| befell(index, fault, before, again);
+    let mut reasons = index.faults.felt_between(before.at, *at).filter(explains).peekable();
+    if reasons.peek().is_none() {
+        return Some(format!("{had}, without a fault that explains it"));
+    }
+    let by_right = |fault: &Fault| {
+        let from = fault.from.min(before.at) - MILLI;
+        let parked = changes.iter().any(|change| (from..=at + MILLI).contains(&change.at));
+        parked || index.is_fenced_between(table, from, at + MILLI)
+    };
+    let wrong = index.rules.is_stream(table) && !reasons.any(by_right);
+    wrong.then(|| format!("{had}, and no lane had changed hands, nor was it parked"))
+}
+
+/// Whether a fault was one of those two deliveries'.
+fn befell(index: &Index<'_>, fault: &Fault, before: &Delivery, again: &Delivery) -> bool {
+    match fault.kind.as_str() {
+        "broker" => !index.rules.is_prompt(&again.sink),
+        kind if kind.starts_with("sink") => fault.befell(&again.sink),
+        _ => fault.befell(&before.by) || fault.befell(&again.by) || index.rules.is_server(&fault.whom),
+    }
 }
 
 /// Each two deliveries of an event to the same sink that come after each other.
@@ -38,36 +96,120 @@ fn pairs<'e, 'a>(event: &'e Event<'a>) -> impl Iterator<Item = (&'a Delivery, &'
 
 #[cfg(test)]
 mod tests {
-    use super::super::story::{LEASE, SECOND, Story};
+    use super::super::story::{LEASE, SECOND, Story, free, gone, held};
     use super::*;
+    use crate::history::State;
+    use uuid::Uuid;
 
-    const WORDS: &str = "got it again";
+    const TWICE: &str = "without a fault that explains it";
+    const UNCLAIMED: &str = "it was delivered 2 times, and claimed 1 times";
+    const UNMOVED: &str = "no lane had changed hands";
+
+    impl Story {
+        /// A queue's event that was claimed this often.
+        fn claimed(&mut self, times: i64) -> Uuid {
+            let event = self.commit("queue", "a", 1);
+            (1..=times).for_each(|attempt| self.claim(event, attempt));
+            event
+        }
+
+        fn claim(&mut self, event: Uuid, attempt: i64) {
+            let lease = held(&format!("one#{attempt}"), self.now() + LEASE, attempt);
+            self.change(event, "relay-1", free(attempt - 1), lease);
+        }
+
+        fn deliver_by(&mut self, event: Uuid, by: &str) {
+            self.deliver_as(event, Answer::Accepted, |delivery| delivery.by = by.to_owned());
+        }
+
+        /// A lane of the stream gets a new fence.
+        fn fence(&mut self) {
+            let fence = |fence| State { fence: Some(fence), ..held("one", 0, 0) };
+            self.change_of("stream", Leased::Lane(1), "relay-1", fence(1), fence(2));
+        }
+    }
 
     #[test]
     fn pr2_a_second_delivery_without_a_fault_is_found_each_time() {
         let mut story = Story::new();
-        let event = story.commit("queue", "a", 1);
+        let event = story.claimed(3);
         story.deliver(event, Answer::Accepted);
         story.deliver(event, Answer::Accepted);
         story.deliver(event, Answer::Failed);
-        story.assert_found(RULE, &[WORDS, WORDS]);
+        story.assert_found(RULE, &[TWICE, TWICE]);
     }
 
     #[test]
-    fn pr2_a_fault_between_the_two_explains_the_second() {
+    fn pr2_a_delivery_without_a_claim_is_found_whatever_was_broken_and_answered() {
+        for answer in [Answer::Accepted, Answer::Failed, Answer::Lied] {
+            let mut story = Story::new();
+            let event = story.claimed(1);
+            story.deliver(event, answer);
+            story.fault("kill", "relay-1");
+            story.deliver(event, Answer::Accepted);
+            story.assert_found(RULE, &[UNCLAIMED]);
+            // One that comes later gives no right.
+            story.wait(SECOND);
+            story.claim(event, 2);
+            story.assert_found(RULE, &[UNCLAIMED]);
+        }
+        let mut story = Story::new();
+        let event = story.claimed(0);
+        story.deliver(event, Answer::Accepted);
+        story.assert_found(RULE, &["it was delivered 1 times, and claimed 0 times"]);
+    }
+
+    #[test]
+    fn pr2_an_event_may_be_born_claimed() {
         let mut story = Story::new();
         let event = story.commit("queue", "a", 1);
-        story.deliver(event, Answer::Accepted);
-        story.fault("kill", "relay-1");
+        let lease = held("one#1", story.now() + LEASE, 1);
+        story.change(event, "relay-1", gone(), lease);
         story.deliver(event, Answer::Accepted);
         story.assert_found(RULE, &[]);
     }
 
     #[test]
-    fn pr2_a_fault_is_felt_for_a_lease_after_its_end_and_not_for_longer() {
-        for (wait, words) in [(LEASE, &[][..]), (LEASE + 3 * SECOND, &[WORDS])] {
+    fn pr2_a_fault_of_the_first_the_second_or_everybody_explains_the_second() {
+        let mut explained = Vec::new();
+        for whom in ["relay-1", "relay-2", "postgres", "relay-3, relay-1", "relay-3", "producer-1", "http"] {
             let mut story = Story::new();
-            let event = story.commit("queue", "a", 1);
+            let event = story.claimed(2);
+            story.deliver_by(event, "relay-1");
+            story.fault("cut", whom);
+            story.deliver_by(event, "relay-2");
+            if story.violations_of(RULE).is_empty() {
+                explained.push(whom);
+            }
+        }
+        assert_eq!(explained, ["relay-1", "relay-2", "postgres", "relay-3, relay-1"]);
+    }
+
+    #[test]
+    fn pr2_a_fault_of_a_sink_or_a_broker_is_a_matter_of_their_events() {
+        let cases = [("sink_slow", "http", true), ("sink_slow", "kept", false), ("broker", "NATS", false)];
+        for (kind, whom, explains) in cases {
+            let mut story = Story::new();
+            let event = story.claimed(2);
+            story.deliver(event, Answer::Accepted);
+            story.fault(kind, whom);
+            story.deliver(event, Answer::Accepted);
+            story.assert_found(RULE, if explains { &[] } else { &[TWICE] });
+        }
+        let mut story = Story::new();
+        let event = story.claimed(2);
+        let brokered = |delivery: &mut Delivery| delivery.sink = "nats".to_owned();
+        story.deliver_as(event, Answer::Accepted, brokered);
+        story.fault("broker", "NATS");
+        story.deliver_as(event, Answer::Accepted, brokered);
+        story.assert_found(RULE, &[]);
+    }
+
+    #[test]
+    fn pr2_a_fault_is_felt_for_a_lease_after_its_end_and_not_for_longer() {
+        for (wait, words) in [(LEASE, &[][..]), (LEASE + 3 * SECOND, &[TWICE])] {
+            let mut story = Story::new();
+            let event = story.claimed(2);
             story.fault("stop", "relay-1");
             story.wait(wait);
             story.deliver(event, Answer::Accepted);
@@ -79,34 +221,79 @@ mod tests {
     #[test]
     fn pr2_a_fault_that_came_later_explains_nothing() {
         let mut story = Story::new();
-        let event = story.commit("queue", "a", 1);
+        let event = story.claimed(2);
         story.deliver(event, Answer::Accepted);
         story.deliver(event, Answer::Accepted);
         story.fault("kill", "relay-1");
-        story.assert_found(RULE, &[WORDS]);
+        story.assert_found(RULE, &[TWICE]);
     }
 
     #[test]
     fn pr2_a_lie_and_a_failure_explain_the_next_delivery_and_no_other() {
         for answer in [Answer::Lied, Answer::Failed] {
             let mut story = Story::new();
-            let event = story.commit("queue", "a", 1);
+            let event = story.claimed(3);
             story.deliver(event, answer);
             story.deliver(event, Answer::Accepted);
             story.assert_found(RULE, &[]);
             story.deliver(event, Answer::Accepted);
-            story.assert_found(RULE, &[WORDS]);
+            story.assert_found(RULE, &[TWICE]);
         }
     }
 
     #[test]
     fn pr2_two_sinks_may_each_have_it() {
         let mut story = Story::new();
-        let event = story.commit("queue", "a", 1);
+        let event = story.claimed(3);
         story.deliver(event, Answer::Accepted);
         story.deliver_as(event, Answer::Accepted, |delivery| delivery.sink = "nats".to_owned());
         story.assert_found(RULE, &[]);
         story.deliver(event, Answer::Accepted);
-        story.assert_found(RULE, &[WORDS]);
+        story.assert_found(RULE, &[TWICE]);
+    }
+
+    #[test]
+    fn pr2_a_stream_delivers_again_when_a_lane_has_changed_hands_or_the_event_was_parked() {
+        let rights: [fn(&mut Story, Uuid); 3] = [
+            |_, _| {},
+            |story, _| story.fence(),
+            |story, event| _ = story.change(event, "relay-1", gone(), free(1)),
+        ];
+        for (right, words) in rights.into_iter().zip([&[UNMOVED][..], &[], &[]]) {
+            let mut story = Story::new();
+            let event = story.commit("stream", "a", 1);
+            // What was before the first delivery gives no right.
+            story.fence();
+            story.wait(SECOND);
+            story.deliver(event, Answer::Accepted);
+            story.fault("kill", "relay-1");
+            right(&mut story, event);
+            story.deliver(event, Answer::Accepted);
+            story.assert_found(RULE, words);
+        }
+    }
+
+    #[test]
+    fn pr2_a_stream_that_delivers_again_without_a_fault_is_found_also_after_a_change_of_hands() {
+        let mut story = Story::new();
+        let event = story.commit("stream", "a", 1);
+        story.deliver(event, Answer::Accepted);
+        story.fence();
+        story.deliver(event, Answer::Accepted);
+        story.assert_found(RULE, &[TWICE]);
+    }
+
+    #[test]
+    fn pr2_who_is_late_had_a_lane_that_changed_hands_while_it_was_away() {
+        let mut story = Story::new();
+        let event = story.commit("stream", "a", 1);
+        let from = story.now();
+        story.fence();
+        story.deliver_by(event, "relay-2");
+        story.deliver_by(event, "relay-1");
+        let until = story.now();
+        let (kind, whom) = ("stop".to_owned(), "relay-1".to_owned());
+        story.write(crate::history::Record::Fault(Fault { kind, whom, from, until }));
+        story.assert_found(RULE, &[]);
     }
 }

@@ -9,8 +9,6 @@ pub(super) struct Faults<'a> {
     all: Vec<&'a Fault>,
     /// How long after its end one may be felt.
     after: Micros,
-    /// When at least one was felt: from and until, in order and apart from each other.
-    felt: Vec<(Micros, Micros)>,
 }
 
 impl<'a> Faults<'a> {
@@ -21,30 +19,21 @@ impl<'a> Faults<'a> {
         };
         let mut all: Vec<&Fault> = history.records.iter().filter_map(fault).collect();
         all.sort_by_key(|fault| fault.from);
-        let after = rules.lease + rules.slack;
-        let mut felt: Vec<(Micros, Micros)> = Vec::new();
-        for fault in all.iter().filter(|fault| breaks_something(fault)) {
-            let until = fault.until.saturating_add(after);
-            match felt.last_mut() {
-                Some(last) if fault.from <= last.1 => last.1 = last.1.max(until),
-                _ => felt.push((fault.from, until)),
-            }
-        }
-        Self { all, after, felt }
+        Self { all, after: rules.lease + rules.slack }
     }
 
-    /// Whether one was felt at some time from one moment to another.
-    pub(super) fn felt_between(&self, from: Micros, until: Micros) -> bool {
-        let begun = self.felt.partition_point(|felt| felt.0 <= until);
-        begun > 0 && self.felt[begun - 1].1 >= from
+    /// Those that were felt at some time from one moment to another.
+    pub(super) fn felt_between(&self, from: Micros, until: Micros) -> impl Iterator<Item = &'a Fault> + '_ {
+        let begun = self.all.partition_point(|fault| fault.from <= until);
+        let after = self.after;
+        let felt =
+            move |fault: &&&Fault| breaks_something(fault) && fault.until.saturating_add(after) >= from;
+        self.all[..begun].iter().filter(felt).copied()
     }
 
     /// Those that were felt at a moment.
     pub(super) fn felt_at(&self, at: Micros) -> impl Iterator<Item = &'a Fault> + '_ {
-        let begun = self.all.partition_point(|fault| fault.from <= at);
-        let after = self.after;
-        let felt = move |fault: &&&Fault| breaks_something(fault) && fault.until.saturating_add(after) >= at;
-        self.all[..begun].iter().filter(felt).copied()
+        self.felt_between(at, at)
     }
 }
 
@@ -72,8 +61,7 @@ mod tests {
             fault.kind = "fill".to_owned();
         }
         let faults = Faults::of(&history, &Rules { lease: 30, slack: 10, ..Rules::default() });
-        assert!(!faults.felt_between(0, 1000));
-        assert_eq!(faults.felt_at(105).count(), 0);
+        assert_eq!(faults.felt_between(0, 1000).count(), 0);
         assert_eq!(faults.all.len(), 1);
     }
 
@@ -81,14 +69,11 @@ mod tests {
     fn pr2_a_fault_is_felt_for_a_lease_and_the_slack_after_its_end() {
         let history = history(&[(100, 110), (500, 510), (505, 506)]);
         let faults = Faults::of(&history, &Rules { lease: 30, slack: 10, ..Rules::default() });
-        let felt = |from, until| faults.felt_between(from, until);
-        assert!(!felt(0, 99));
-        assert!(felt(0, 100) && felt(150, 400) && felt(0, 1000) && felt(120, 130));
-        assert!(!felt(151, 499));
-        assert!(felt(550, 600));
-        assert!(!felt(551, 600));
-        assert_eq!(faults.felt_at(150).count(), 1);
-        assert_eq!(faults.felt_at(151).count(), 0);
-        assert_eq!(faults.felt_at(506).count(), 2);
+        let felt = |from, until| faults.felt_between(from, until).count();
+        assert_eq!(felt(0, 99), 0);
+        assert_eq!([felt(0, 100), felt(150, 400), felt(0, 1000), felt(120, 130)], [1, 1, 3, 1]);
+        assert_eq!(felt(151, 499), 0);
+        assert_eq!([felt(547, 600), felt(550, 600), felt(551, 600)], [1, 1, 0]);
+        assert_eq!([150, 151, 506].map(|at| faults.felt_at(at).count()), [1, 0, 2]);
     }
 }

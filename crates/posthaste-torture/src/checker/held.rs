@@ -7,7 +7,7 @@
 //! | born leased | with the row | its producer, for a relay of the same process |
 //! | leased, one attempt more | no lease, or one that has ended | anybody |
 //! | the lease lasts longer | held, also after its end | its holder |
-//! | the lease ends now | held | anybody: who finds its holder gone |
+//! | the lease ends now | held by one whose session is gone: after a fault that ends sessions | anybody |
 //! | delivered, or deleted for it; retried; dead; given back with its attempt | held, also after the lease's end | its holder |
 //! | dead | all attempts used up, no lease, or one that has ended | anybody |
 //! | dead to pending, no attempts | | an operator |
@@ -16,7 +16,7 @@
 //! Times are the database's. A claim is judged by a clock that is read after the one that the claim went by.
 
 use super::index::{Index, is_dead};
-use super::sessions::Sessions;
+use super::sessions::is_present;
 use super::violation::Violation;
 use crate::history::{Change, Leased, Micros, State};
 
@@ -26,7 +26,7 @@ pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (event, table, changes) in index.events_changed(false) {
         for change in changes {
-            if let Some(what) = judge(change, &index.sessions, index.rules.max_attempts) {
+            if let Some(what) = judge(index, change) {
                 violations.push(Violation::new(RULE, table, Leased::Event(event), change.at, what));
             }
         }
@@ -34,7 +34,7 @@ pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
     violations
 }
 
-fn judge(change: &Change, sessions: &Sessions<'_>, max_attempts: i64) -> Option<String> {
+fn judge(index: &Index<'_>, change: &Change) -> Option<String> {
     let Change { before, after, at, .. } = change;
     if before.gone {
         return None;
@@ -45,16 +45,23 @@ fn judge(change: &Change, sessions: &Sessions<'_>, max_attempts: i64) -> Option<
     if let Some(taker) = after.holder.as_ref().filter(|_| after.holder != before.holder) {
         return judge_claim(before, after, taker, *at);
     }
-    let buried = is_dead(after.outcome.as_deref()) && before.attempts >= max_attempts;
+    let buried = is_dead(after.outcome.as_deref()) && before.attempts >= index.rules.max_attempts;
     if buried && after.attempts == before.attempts && !is_leased(before, *at) {
         return None;
     }
     let Some(holder) = &before.holder else {
         return Some(format!("it became {} while nobody held it", said(after)));
     };
-    let ended = after.holder.is_some() && after.until <= before.until && after.until <= Some(*at);
-    if !ended && !sessions.may_be(change, holder) {
-        let session = &change.session;
+    let session = &change.session;
+    let is_ended = after.holder.is_some() && after.until < before.until && after.until <= Some(*at);
+    let may_be_holder = index.sessions.may_be(change, holder);
+    // Nobody ends his own lease: where no session is known, it was another one.
+    if is_ended && (session.is_empty() || !may_be_holder) {
+        let is_gone = is_present(holder) && index.sessions.is_gone(&index.faults, change, holder);
+        if !is_gone {
+            return Some(format!("{session} ended the lease of {holder}, who was not gone"));
+        }
+    } else if !may_be_holder {
         return Some(format!("{session} made it {} while {holder} held it", said(after)));
     }
     let released = after.holder.is_none() && after.outcome.is_none() && after.attempts == before.attempts - 1;
@@ -133,16 +140,63 @@ mod tests {
         }
     }
 
+    /// `two` ends the lease of `one`, at a time and in a session of this name, and takes the event.
+    fn ended(story: &mut Story, event: Uuid, lease: State, session: &str) {
+        let end = State { until: Some(story.now() + MILLI), ..lease.clone() };
+        story.change(event, session, lease, end.clone());
+        let second = held("two~#1", story.now() + LEASE, 2);
+        story.change(event, session, end, second);
+    }
+
     #[test]
-    fn pr2_a_lease_that_has_ended_may_be_taken_and_one_that_was_ended_too() {
+    fn pr2_a_lease_that_has_ended_may_be_taken_and_one_that_was_ended_with_its_session_too() {
         let (story, ..) = claimed_again();
         story.assert_found(RULE, &[]);
+        for (kind, whom) in [("kill", "relay-1"), ("cut", "relay-3, relay-1"), ("restart", "postgres")] {
+            let (mut story, event, lease) = claimed();
+            story.fault(kind, whom);
+            ended(&mut story, event, lease, "relay-2");
+            story.assert_found(RULE, &[]);
+        }
+    }
+
+    #[test]
+    fn pr2_a_lease_that_is_ended_while_its_holder_lives_is_found() {
+        let words = ["ended the lease of one~#1, who was not gone"];
         let (mut story, event, lease) = claimed();
-        let ended = held("one~#1", story.now() + MILLI, 1);
-        story.change(event, "relay-2", lease, ended.clone());
-        let second = held("two~#1", story.now() + LEASE, 2);
-        story.change(event, "relay-2", ended, second);
-        story.assert_found(RULE, &[]);
+        ended(&mut story, event, lease, "relay-2");
+        story.assert_found(RULE, &words);
+        for (kind, whom) in
+            [("kill", "relay-2"), ("stop", "relay-1"), ("slow", "relay-1"), ("sink_slow", "http")]
+        {
+            let (mut story, event, lease) = claimed();
+            let other = story.commit("queue", "a", 2);
+            story.change(other, "relay-2", free(0), held("two~#0", story.now() + LEASE, 1));
+            story.fault(kind, whom);
+            ended(&mut story, event, lease, "relay-2");
+            story.assert_found(RULE, &words);
+        }
+        // A file does not know whose process is gone.
+        let (mut story, event, lease) = claimed();
+        story.fault("kill", "relay-1");
+        ended(&mut story, event, lease, "");
+        story.assert_found(RULE, &words);
+    }
+
+    #[test]
+    fn pr2_a_lease_of_one_whose_session_nobody_knew_is_not_ended_nor_is_one_made_shorter() {
+        let mut story = Story::new();
+        let event = story.commit("queue", "a", 1);
+        let lease = held("one#1", story.now() + LEASE, 1);
+        story.change(event, "relay-1", free(0), lease.clone());
+        story.fault("kill", "relay-1");
+        ended(&mut story, event, lease, "relay-2");
+        story.assert_found(RULE, &["ended the lease of one#1, who was not gone"]);
+        let (mut story, event, lease) = claimed();
+        story.fault("kill", "relay-1");
+        let shorter = held("one~#1", story.now() + LEASE / 2, 1);
+        story.change(event, "relay-2", lease, shorter);
+        story.assert_found(RULE, &["relay-2 made it leased to one~#1"]);
     }
 
     #[test]

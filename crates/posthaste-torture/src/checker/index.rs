@@ -16,7 +16,9 @@ pub(super) struct Index<'a> {
     pub(super) faults: Faults<'a>,
     pub(super) sessions: Sessions<'a>,
     /// The changes of each event and lane, in their order.
-    changes: HashMap<(&'a str, &'a Leased), Vec<&'a Change>>,
+    changes: HashMap<(&'a str, Leased), Vec<&'a Change>>,
+    /// When lanes got a new fence, by table and in the order of time.
+    fences: HashMap<&'a str, Vec<Micros>>,
     /// The first event of an aggregate that the others of it wait behind for ever.
     blocked: HashMap<(&'a str, &'a str), i64>,
 }
@@ -52,10 +54,12 @@ impl<'a> Index<'a> {
             faults: Faults::of(history, rules),
             sessions: Sessions::default(),
             changes: HashMap::new(),
+            fences: HashMap::new(),
             blocked: HashMap::new(),
         };
         history.records.iter().for_each(|record| index.add(record));
         index.changes.values_mut().for_each(|changes| changes.sort_by_key(|change| change.number));
+        index.fences.values_mut().for_each(|times| times.sort_unstable());
         index.events.values_mut().for_each(|event| event.deliveries.sort_by_key(|delivery| delivery.at));
         if rules.blocks {
             index.block();
@@ -83,7 +87,10 @@ impl<'a> Index<'a> {
                 {
                     self.event(event).died = true;
                 }
-                self.changes.entry((&change.table, &change.of)).or_default().push(change);
+                if matches!(change.of, Leased::Lane(_)) && change.after.fence > change.before.fence {
+                    self.fences.entry(&change.table).or_default().push(change.at);
+                }
+                self.changes.entry((&change.table, change.of)).or_default().push(change);
             }
             Record::Fault(_) => {}
         }
@@ -106,6 +113,17 @@ impl<'a> Index<'a> {
     pub(super) fn is_behind(&self, intent: &Intent) -> bool {
         let first = self.blocked.get(&(intent.table.as_str(), intent.aggregate.as_str()));
         first.is_some_and(|first| intent.number > *first)
+    }
+
+    /// The changes of an event in their order.
+    pub(super) fn changes_of(&self, table: &'a str, event: Uuid) -> &[&'a Change] {
+        self.changes.get(&(table, Leased::Event(event))).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a lane of a table got a new fence from one moment to another.
+    pub(super) fn is_fenced_between(&self, table: &str, from: Micros, until: Micros) -> bool {
+        let times = self.fences.get(table).map_or(&[][..], Vec::as_slice);
+        times.get(times.partition_point(|at| *at < from)).is_some_and(|at| *at <= until)
     }
 
     /// The changes of each event, in their order; those of streams, or those of queues.

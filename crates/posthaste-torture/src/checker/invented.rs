@@ -73,6 +73,7 @@ mod tests {
         let delivery = Delivery {
             at: story.now(),
             sink: "http".to_owned(),
+            by: "relay-1".to_owned(),
             event: Uuid::from_u128(4711),
             payload: "{}".to_owned(),
             headers,

@@ -1,19 +1,16 @@
 //! No two owned a lane of a stream at once, and nobody but its owner changed it, by the database's own record.
 //!
 //! A lane's fence grows with every change of owner, and only then; its position never goes back. Who takes a lane before
-//! its lease has ended knows that its owner's session is gone: that is so after a fault that befell the owner, or
-//! everybody, and never where the database knows no sessions.
+//! its lease has ended knows that its owner's session is gone: that is so after a fault that ends sessions and befell the
+//! owner, or everybody, and never where the database knows no sessions.
 //!
 //! Who has given a lane up may still write to it while nobody else has taken it: its fence still fits.
 
 use super::index::Index;
 use super::violation::Violation;
-use crate::history::{Change, Fault, Leased};
+use crate::history::{Change, Leased};
 
 const RULE: &str = "lane";
-
-/// Faults whose kind begins so end nobody's session.
-const ELSEWHERE: [&str; 3] = ["broker", "fill", "sink"];
 
 pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -70,17 +67,15 @@ fn judge(index: &Index<'_>, change: &Change, past: &Past<'_>) -> Option<String> 
 }
 
 fn judge_take(index: &Index<'_>, change: &Change) -> Option<String> {
-    let Change { before, after, at, session, .. } = change;
+    let Change { before, after, at, .. } = change;
     let taker = after.holder.as_deref().unwrap_or_default();
     if after.fence <= before.fence {
         return Some(format!("{taker} took it, and its fence did not grow"));
     }
     let owner = before.holder.as_deref().filter(|owner| *owner != taker)?;
     let until = before.until.filter(|until| until > at)?;
-    let ends_sessions = |fault: &&Fault| !ELSEWHERE.iter().any(|kind| fault.kind.starts_with(kind));
-    let mut faults = index.faults.felt_at(*at).filter(ends_sessions);
-    let is_gone = !session.is_empty() && faults.any(|fault| index.sessions.befell(&fault.whom, owner));
     let early = until - at;
+    let is_gone = index.sessions.is_gone(&index.faults, change, owner);
     (!is_gone).then(|| format!("{taker} took it while {owner} owned it for another {early} µs"))
 }
 
@@ -152,9 +147,10 @@ mod tests {
         let (mut story, lease) = taken();
         story.lane("relay-1", &lease, &owned("one", story.now() + LEASE, 8, 100));
         story.assert_found(RULE, &[]);
-        for whom in ["relay-1", "postgres"] {
+        let ends = ["kill", "kill_producer", "terminate", "restart", "cut", "hole"];
+        for (kind, whom) in ends.into_iter().flat_map(|kind| [(kind, "relay-1"), (kind, "postgres")]) {
             let (mut story, lease) = taken();
-            story.fault("kill", whom);
+            story.fault(kind, whom);
             story.lane("relay-2", &lease, &owned("two", story.now() + LEASE, 8, 100));
             story.assert_found(RULE, &[]);
         }
@@ -166,8 +162,10 @@ mod tests {
         let (mut story, lease) = taken();
         story.lane("relay-2", &lease, &owned("two", story.now() + LEASE, 8, 100));
         story.assert_found(RULE, &words);
-        // What befell the taker says nothing of the owner, nor does what befell a sink.
-        for (kind, whom) in [("kill", "relay-2"), ("sink_slow", "stream"), ("broker", "NATS")] {
+        // What befell the taker says nothing of the owner, nor does what befell a sink; and who was stopped has its session.
+        let others =
+            [("kill", "relay-2"), ("sink_slow", "stream"), ("broker", "NATS"), ("way_cut", "relay-1")];
+        for (kind, whom) in others.into_iter().chain([("stop", "relay-1"), ("slow", "relay-1")]) {
             let (mut story, lease) = taken();
             story.fault(kind, whom);
             story.lane("relay-2", &lease, &owned("two", story.now() + LEASE, 8, 100));

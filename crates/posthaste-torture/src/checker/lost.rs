@@ -5,7 +5,7 @@ use super::index::{Event, Index};
 use super::violation::Violation;
 use crate::history::{Intent, Leased};
 
-const RULE: &str = "lost";
+pub(crate) const RULE: &str = "lost";
 
 pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
     let missed = index.events.iter().filter_map(|(id, event)| {

@@ -2,10 +2,18 @@
 //!
 //! A holder is a worker's name, `~` where the database knows its session, and `#` with the number of the claim; an owner of
 //! lanes is the name alone. A process has a name of its own, and one name for all its sessions.
+//!
+//! A session is a connection: it ends with its process, with the server, or when the way between the two is cut. What is held
+//! back on that way ends it, too: who hears nothing gives his session up after seconds. One who was stopped does so when he
+//! goes on, but says so at once, and has another before anybody takes him for gone.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::history::{Change, Leased};
+use super::faults::Faults;
+use crate::history::{Change, Fault, Leased, SEPARATOR};
+
+/// The faults that end sessions.
+const END_SESSIONS: [&str; 6] = ["kill", "kill_producer", "terminate", "restart", "cut", "hole"];
 
 /// In whose name leases were taken, by which sessions.
 #[derive(Default)]
@@ -36,11 +44,24 @@ impl<'a> Sessions<'a> {
             || self.of.get(worker(holder)).is_none_or(|sessions| sessions.contains(&*change.session))
     }
 
-    /// Whether what befell this one befell that holder: it is the name of its session, or of nobody's.
-    pub(super) fn befell(&self, whom: &str, holder: &str) -> bool {
-        !self.all.contains(whom)
-            || self.of.get(worker(holder)).is_some_and(|sessions| sessions.contains(whom))
+    /// Whether whoever made a change may have found that this holder's session is gone: the database knows of sessions, and a
+    /// fault that ends them befell the holder, or everybody.
+    pub(super) fn is_gone(&self, faults: &Faults<'_>, change: &Change, holder: &str) -> bool {
+        let ends = |fault: &Fault| END_SESSIONS.contains(&&*fault.kind) && self.befell(fault, holder);
+        !change.session.is_empty() && faults.felt_at(change.at).any(ends)
     }
+
+    /// Whether a fault befell that holder: it names one of its sessions, or nobody's.
+    fn befell(&self, fault: &Fault, holder: &str) -> bool {
+        let is_named = fault.whom.split(SEPARATOR).any(|name| self.all.contains(name));
+        let of_holder = self.of.get(worker(holder));
+        !is_named || of_holder.is_some_and(|sessions| sessions.iter().any(|name| fault.befell(name)))
+    }
+}
+
+/// Whether the database knew the session of whoever took a lease in this name.
+pub(super) fn is_present(holder: &str) -> bool {
+    holder.split('#').next().unwrap_or(holder).ends_with('~')
 }
 
 fn worker(holder: &str) -> &str {
@@ -56,5 +77,6 @@ mod tests {
         assert_eq!(worker("4711-0a1b~#17"), "4711-0a1b");
         assert_eq!(worker("4711-0a1b#18"), "4711-0a1b");
         assert_eq!(worker("4711-0a1b"), "4711-0a1b");
+        assert_eq!(["4711-0a1b~#17", "4711-0a1b#18"].map(is_present), [true, false]);
     }
 }

@@ -30,6 +30,9 @@ pub(super) fn rules() -> Rules {
         streams: vec!["stream".to_owned()],
         blocks: true,
         prompt: vec!["http".to_owned()],
+        audited: Vec::new(),
+        marked: Vec::new(),
+        servers: vec!["postgres".to_owned()],
     }
 }
 
@@ -179,10 +182,12 @@ impl Story {
             self.change(event, "relay-1", free(0), lease.clone());
             self.deliver(event, Answer::Accepted);
             self.change(event, "relay-1", lease, settled("delivered", 1));
+            self.row(event, "delivered");
         } else {
+            // Only what is parked has attempts.
             self.deliver(event, Answer::Accepted);
+            self.row_with(event, "delivered", 0);
         }
-        self.row(event, "delivered");
         event
     }
 
@@ -212,6 +217,7 @@ impl Story {
         let mut delivery = Delivery {
             at,
             sink: "http".to_owned(),
+            by: "relay-1".to_owned(),
             event,
             payload: intent.payload.clone(),
             headers: intent.headers.clone(),

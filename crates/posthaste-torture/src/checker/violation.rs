@@ -71,8 +71,8 @@ struct Subject<'a> {
 impl<'a> Subject<'a> {
     fn of(table: &'a str, of: &Leased) -> Self {
         match of {
-            Leased::Event(_) => Self { table: "", of: of.clone() },
-            Leased::Lane(_) => Self { table, of: of.clone() },
+            Leased::Event(_) => Self { table: "", of: *of },
+            Leased::Lane(_) => Self { table, of: *of },
         }
     }
 
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn pr2_the_lines_are_few_and_cut_and_near_what_is_wrong() {
         let mut story = Story::new();
-        let event = story.commit_with("queue", "a", 1, |intent| intent.payload = "x".repeat(5000));
+        let event = story.commit_with("stream", "a", 1, |intent| intent.payload = "x".repeat(5000));
         story.row(event, "delivered");
         for _ in 0..100 {
             story.deliver(event, Answer::Failed);

@@ -1,5 +1,6 @@
 //! The database of a run: where it is for whom, its tables, and a client that goes straight to it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ impl Database {
     ) -> Result<Self> {
         let database = match plan.database {
             plan::Database::Postgres => {
-                let server = Server::start(Engine::Postgres, guard).await?;
+                let server = Server::start(Engine::Postgres, directory, guard).await?;
                 let first = PgPool::connect_lazy(&server.url("postgres"))?;
                 Client::Postgres(first).execute(&format!("CREATE DATABASE {NAME}")).await?;
                 let client = Client::Postgres(PgPool::connect_lazy(&server.url(NAME))?);
@@ -51,7 +52,7 @@ impl Database {
                 Self { kind: plan.database, place: Place::Server(Box::new(Mutex::new(server)), port), client }
             }
             plan::Database::MariaDb => {
-                let server = Server::start(Engine::MariaDb, guard).await?;
+                let server = Server::start(Engine::MariaDb, directory, guard).await?;
                 let first = Client::MariaDb(MySqlPool::connect_lazy(&server.url("mysql"))?);
                 first.execute(&format!("CREATE DATABASE {NAME}")).await?;
                 for account in clients {
@@ -140,29 +141,32 @@ impl Database {
         }
     }
 
-    /// The server ends about one of `one_of` of the clients' connections; how many.
-    pub(super) async fn terminate(&self, one_of: u32, random: &mut fastrand::Rng) -> Result<u64> {
+    /// The server ends about one of `one_of` of the clients' connections; whose.
+    pub(super) async fn terminate(&self, one_of: u32, random: &mut fastrand::Rng) -> Result<Vec<String>> {
         let sessions = match &self.client {
             Client::Postgres(_) => {
-                "SELECT pid::bigint FROM pg_stat_activity WHERE application_name LIKE 'relay-%' OR application_name LIKE 'producer-%'"
+                "SELECT concat(application_name, ' ', pid) FROM pg_stat_activity WHERE application_name LIKE 'relay-%' OR application_name LIKE 'producer-%'"
             }
             Client::MariaDb(_) => {
-                "SELECT CAST(ID AS SIGNED) FROM information_schema.PROCESSLIST WHERE USER LIKE 'relay-%' OR USER LIKE 'producer-%'"
+                "SELECT CONCAT(USER, ' ', ID) FROM information_schema.PROCESSLIST WHERE USER LIKE 'relay-%' OR USER LIKE 'producer-%'"
             }
-            Client::Sqlite(_) => return Ok(0),
+            Client::Sqlite(_) => return Ok(Vec::new()),
         };
-        let mut ended = 0;
-        for session in self.client.numbers(sessions).await? {
+        let mut befell = BTreeSet::new();
+        for session in self.client.texts(sessions).await? {
+            let (name, id) = session.split_once(' ').context("a session has a name and a number")?;
             if random.u32(..one_of) == 0 {
                 let end = match &self.client {
-                    Client::Postgres(_) => format!("SELECT pg_terminate_backend({session})"),
-                    _ => format!("KILL {session}"),
+                    Client::Postgres(_) => format!("SELECT pg_terminate_backend({id})"),
+                    _ => format!("KILL {id}"),
                 };
                 // One that has gone by itself meanwhile is an error on MariaDB.
-                ended += u64::from(self.client.execute(&end).await.is_ok());
+                if self.client.execute(&end).await.is_ok() {
+                    befell.insert(name.to_owned());
+                }
             }
         }
-        Ok(ended)
+        Ok(befell.into_iter().collect())
     }
 
     /// How many events of a table have been neither delivered nor given up.

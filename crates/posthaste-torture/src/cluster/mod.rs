@@ -40,7 +40,10 @@ pub struct Cluster {
     // In this order: clients before what they talk to.
     relays: BTreeMap<String, Mutex<Relay>>,
     producers: BTreeMap<String, Mutex<Producer>>,
+    /// The ways to the database, of all clients.
     proxies: BTreeMap<String, Proxy>,
+    /// The ways to the sinks, of relays.
+    ways: BTreeMap<String, Vec<Proxy>>,
     recorder: Recorder,
     broker: Option<Mutex<Server>>,
     database: Database,
@@ -60,23 +63,29 @@ impl Cluster {
         let database = Database::start(plan, &clients, directory, &guard).await?;
         let recorder = Recorder::start(directory).await?;
         let mut broker = None;
-        let mut broker_url = String::new();
         if plan.tables.iter().any(|table| table.sink == Sink::Nats) {
-            let server = Server::start(Engine::Nats, &guard).await?;
-            broker_url = server.url("");
-            subscriber::create(&broker_url).await?;
-            broker = Some(Mutex::new(server));
+            let server = Server::start(Engine::Nats, directory, &guard).await?;
+            subscriber::create(&server.url("")).await?;
+            broker = Some(server);
         }
         let mut proxies = BTreeMap::new();
+        let mut ways = BTreeMap::new();
         let mut relays = BTreeMap::new();
         for name in plan.relay_names() {
             let proxy = database.proxy().await?;
             let url = database.url(&name, proxy.as_ref())?;
-            let places = Places { database: &url, recorder: &recorder.url(), broker: &broker_url };
+            let mut to_sinks = vec![Proxy::start(recorder.port()).await?];
+            if let Some(broker) = &broker {
+                to_sinks.push(Proxy::start(broker.port()).await?);
+            }
+            let [recorder, broker] = [to_sinks.first(), to_sinks.get(1)].map(|way| way.map(Proxy::port));
+            let places = Places { database: &url, recorder, broker };
             let relay = Relay::new(&name, plan, &places, directory, &guard)?;
             proxies.extend(proxy.map(|proxy| (name.clone(), proxy)));
+            ways.insert(name.clone(), to_sinks);
             relays.insert(name, Mutex::new(relay));
         }
+        let broker = broker.map(Mutex::new);
         for name in plan.producer_names() {
             proxies.extend(database.proxy().await?.map(|proxy| (name, proxy)));
         }
@@ -86,6 +95,7 @@ impl Cluster {
             relays,
             producers: BTreeMap::new(),
             proxies,
+            ways,
             recorder,
             broker,
             database,
@@ -115,7 +125,7 @@ impl Cluster {
             tables: self.plan.tables.clone(),
             mix: self.plan.mix,
             settings: self.plan.settings,
-            recorder: self.recorder.url(),
+            recorder: self.recorder.port(),
             pace,
         })
     }
@@ -167,8 +177,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// The server ends some of the clients' connections.
-    pub async fn terminate(&self, random: &mut fastrand::Rng) -> Result<u64> {
+    /// The server ends some of the clients' connections; whose.
+    pub async fn terminate(&self, random: &mut fastrand::Rng) -> Result<Vec<String>> {
         self.database.terminate(3, random).await
     }
 
@@ -197,6 +207,15 @@ impl Cluster {
         Ok(())
     }
 
+    /// A relay's ways to its sinks are like this for so long.
+    pub async fn disturb_sinks(&self, relay: &str, state: State, length: Duration) -> Result<()> {
+        let ways = self.ways.get(relay).context("no relay of that name")?;
+        ways.iter().for_each(|way| way.set(state));
+        tokio::time::sleep(length).await;
+        ways.iter().for_each(|way| way.set(State::Open));
+        Ok(())
+    }
+
     /// A table's sink is in this mood for so long.
     pub async fn annoy(&self, table: &str, mood: Mood, length: Duration) {
         self.recorder.set(table, mood);
@@ -204,18 +223,19 @@ impl Cluster {
         self.recorder.set(table, Mood::Normal);
     }
 
-    /// Very many events at once, by a process of its own that goes the way of this producer.
-    pub async fn fill(&self, client: &str, events: u64, seed: u64) -> Result<()> {
+    /// Very many events at once, by a process of its own that goes the way of this producer; whether it wrote all of them.
+    pub async fn fill(&self, client: &str, events: u64, seed: u64) -> Result<bool> {
         let number = self.rushes.fetch_add(1, Ordering::Relaxed);
         let name = format!("filler-{number}");
         let orders = self.orders(&name, client, Way::Library, seed, Pace::Rush(events))?;
         let mut filler = Producer::new(&orders, &self.plan.producer_env, &self.directory, &self.guard)?;
         filler.start()?;
-        let Some(mut process) = filler.process.take() else { return Ok(()) };
-        if tokio::time::timeout(GOODBYE, process.wait()).await.is_err() {
+        let Some(mut process) = filler.process.take() else { return Ok(false) };
+        let Ok(ended) = tokio::time::timeout(GOODBYE, process.wait()).await else {
             process.end_within(Signal::TERM, GOODBYE).await?;
-        }
-        Ok(())
+            return Ok(false);
+        };
+        Ok(ended?.success())
     }
 
     /// Starts again what has ended by itself, and remembers that it did.

@@ -11,8 +11,7 @@ use anyhow::Result;
 use super::guard::Guard;
 use super::process::Process;
 use crate::plan::{Plan, Sink};
-use crate::program;
-use crate::subscriber;
+use crate::{program, recorder, subscriber};
 
 /// A relay that runs, or is down for a while.
 #[derive(Debug)]
@@ -28,8 +27,9 @@ pub(super) struct Relay {
 /// Where a relay finds what it needs.
 pub(super) struct Places<'a> {
     pub(super) database: &'a str,
-    pub(super) recorder: &'a str,
-    pub(super) broker: &'a str,
+    /// Ports.
+    pub(super) recorder: Option<u16>,
+    pub(super) broker: Option<u16>,
 }
 
 impl Relay {
@@ -42,7 +42,7 @@ impl Relay {
         guard: &Arc<Guard>,
     ) -> Result<Self> {
         let config = directory.join(format!("{name}.toml"));
-        std::fs::write(&config, configuration(plan, places))?;
+        std::fs::write(&config, configuration(name, plan, places))?;
         Ok(Self {
             name: name.to_owned(),
             config,
@@ -80,7 +80,7 @@ impl Relay {
 }
 
 /// The file that a relay is told everything by.
-fn configuration(plan: &Plan, places: &Places<'_>) -> String {
+fn configuration(relay: &str, plan: &Plan, places: &Places<'_>) -> String {
     let settings = &plan.settings;
     let tables: Vec<String> = plan.tables.iter().map(|table| format!("{:?}", table.name)).collect();
     let mut text = format!(
@@ -120,15 +120,22 @@ enabled = false
     for table in &plan.tables {
         let name = &table.name;
         let retention = if table.keeps() { "24h" } else { "0s" };
-        let sink = match table.sink {
+        let [recorder, broker] = [places.recorder, places.broker].map(Option::unwrap_or_default);
+        let (sink, destination) = match table.sink {
             Sink::Http => {
-                format!("kind = \"http\"\nurl = \"{}/{name}\"\ntimeout = \"{sink_timeout}\"", places.recorder)
+                let path = recorder::path(name, relay);
+                let sink = format!(
+                    "kind = \"http\"\nurl = \"http://127.0.0.1:{recorder}{path}\"\ntimeout = \"{sink_timeout}\""
+                );
+                (sink, "{topic}".to_owned())
             }
-            Sink::Nats => format!(
-                "kind = \"nats\"\nurl = {:?}\nstream = {:?}\nack_timeout = \"{sink_timeout}\"",
-                places.broker,
-                subscriber::STREAM
-            ),
+            Sink::Nats => {
+                let stream = subscriber::STREAM;
+                let sink = format!(
+                    "kind = \"nats\"\nurl = \"nats://127.0.0.1:{broker}\"\nstream = {stream:?}\nack_timeout = \"{sink_timeout}\""
+                );
+                (sink, subscriber::destination(relay))
+            }
         };
         // Writing to a text cannot fail.
         let _ = write!(
@@ -147,6 +154,7 @@ connect_timeout = "1s"
 [[routes]]
 tables = ["{name}"]
 sink = "{name}"
+destination = "{destination}"
 "#,
             poison = table.topic(true)
         );

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,6 +85,7 @@ pub(super) struct Server {
     home: Home,
     account: (u32, u32),
     port: u16,
+    log: PathBuf,
     guard: Arc<Guard>,
 }
 
@@ -99,8 +100,8 @@ impl Drop for Home {
 }
 
 impl Server {
-    /// A new one, running.
-    pub(super) async fn start(engine: Engine, guard: &Arc<Guard>) -> Result<Self> {
+    /// A new one, running; its log is in this directory.
+    pub(super) async fn start(engine: Engine, directory: &Path, guard: &Arc<Guard>) -> Result<Self> {
         let account = setting(engine.word(), "ACCOUNT")?;
         let (uid, gid) = account.split_once(':').context("an account is UID:GID")?;
         let account = (uid.parse()?, gid.parse()?);
@@ -110,7 +111,8 @@ impl Server {
         let home = Home(home);
         std::os::unix::fs::chown(&home.0, Some(account.0), Some(account.1))?;
         let guard = Arc::clone(guard);
-        let mut server = Self { engine, process: None, home, account, port: free_port()?, guard };
+        let log = directory.join(format!("{}.log", engine.word().to_lowercase()));
+        let mut server = Self { engine, process: None, home, account, port: free_port()?, log, guard };
         server.create()?;
         server.start_again().await?;
         Ok(server)
@@ -134,7 +136,7 @@ impl Server {
     pub(super) async fn crash(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {
             if let Some(status) = process.ended() {
-                bail!("{:?} ended by itself with {status}: {}", self.engine, self.log());
+                bail!("{:?} ended by itself with {status}: {}", self.engine, self.last_words());
             }
             process.end(self.engine.death()).await?;
         }
@@ -147,15 +149,15 @@ impl Server {
             return Ok(());
         }
         let command = self.serve()?;
-        self.process = Some(Process::start(command, &self.home.0.join("server.log"), &self.guard)?);
+        self.process = Some(Process::start(command, &self.log, &self.guard)?);
         let began = Instant::now();
         while !self.answers().await {
             let ended = self.process.as_mut().and_then(Process::ended);
             if let Some(status) = ended {
-                bail!("{:?} ended with {status}: {}", self.engine, self.log());
+                bail!("{:?} ended with {status}: {}", self.engine, self.last_words());
             }
             if began.elapsed() > PATIENCE {
-                bail!("{:?} does not get ready: {}", self.engine, self.log());
+                bail!("{:?} does not get ready: {}", self.engine, self.last_words());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -192,9 +194,9 @@ impl Server {
                 .arg(format!("--datadir={}", self.data().display()))
                 .args(self.user());
         }
-        let log = File::options().create(true).append(true).open(self.home.0.join("server.log"))?;
+        let log = File::options().create(true).append(true).open(&self.log)?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        ensure!(command.status()?.success(), "{:?} made no data: {}", self.engine, self.log());
+        ensure!(command.status()?.success(), "{:?} made no data: {}", self.engine, self.last_words());
         Ok(())
     }
 
@@ -242,8 +244,8 @@ impl Server {
     }
 
     /// The last lines it has written.
-    fn log(&self) -> String {
-        tail(&self.home.0.join("server.log"))
+    fn last_words(&self) -> String {
+        tail(&self.log)
     }
 }
 

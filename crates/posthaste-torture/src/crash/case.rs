@@ -132,6 +132,10 @@ pub fn rules(scenario: Scenario) -> Rules {
         // A dead event is purged, and what stood behind it goes on.
         blocks: false,
         prompt: vec!["child".to_owned()],
+        audited: vec![TABLE.to_owned()],
+        // Not on all databases.
+        marked: Vec::new(),
+        servers: Vec::new(),
     }
 }
 

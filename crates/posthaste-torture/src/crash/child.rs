@@ -238,6 +238,7 @@ fn handler(
             let event = &delivery.event;
             let record = Record::Delivery(history::Delivery {
                 at: now(),
+                by: sink.clone(),
                 sink,
                 event: event.id(),
                 payload: String::from_utf8_lossy(event.payload().bytes()).into_owned(),

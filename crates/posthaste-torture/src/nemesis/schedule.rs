@@ -20,12 +20,28 @@ pub struct Strike {
     pub seed: u64,
 }
 
-/// What befalls processes, and what befalls that which they talk to.
-pub fn schedule(plan: &Plan) -> [Vec<Strike>; 2] {
-    let is_process = |kind: &Kind| matches!(kind, Kind::Kill | Kind::KillProducer | Kind::Stop);
-    let (processes, surroundings): (Vec<Kind>, Vec<Kind>) =
-        plan.possible_faults().into_iter().partition(is_process);
-    [lane(plan, processes, 1), lane(plan, surroundings, 2)]
+/// What befalls processes, the ways between them and what they talk to, and that itself.
+pub fn schedule(plan: &Plan) -> [Vec<Strike>; 3] {
+    let lane_of = |kind: &Kind| match kind {
+        Kind::Kill | Kind::KillProducer | Kind::Stop => 0,
+        Kind::Cut | Kind::Slow | Kind::Hole | Kind::WayCut | Kind::WayHole => 1,
+        Kind::Terminate
+        | Kind::Restart
+        | Kind::Broker
+        | Kind::SinkSlow
+        | Kind::SinkFailing
+        | Kind::SinkLying
+        | Kind::Fill => 2,
+    };
+    [0, 1, 2].map(|number| {
+        let kinds = plan.possible_faults().into_iter().filter(|kind| lane_of(kind) == number);
+        lane(plan, kinds.collect(), number)
+    })
+}
+
+/// Whether something that begins at this time and lasts so long is over before the next calm.
+pub(super) fn is_before_the_calm(plan: &Plan, at: Duration, lasts: Duration) -> bool {
+    past_the_calm(plan, at, lasts) == at
 }
 
 /// One fault after the other. The kinds come like cards: each once before one comes again.
@@ -63,9 +79,11 @@ fn length(plan: &Plan, kind: Kind, random: &mut fastrand::Rng) -> Duration {
         Kind::Stop => plan.settings.lease + between(random, 300, 5000),
         Kind::Terminate | Kind::Fill => Duration::ZERO,
         Kind::Restart | Kind::Broker => between(random, 100, 2500),
-        Kind::Cut => between(random, 50, 3000),
+        Kind::Cut | Kind::WayCut => between(random, 50, 3000),
         Kind::Slow => between(random, 1000, 5000),
         Kind::Hole => between(random, 1000, 8000),
+        // Past the time that a relay waits for an answer, mostly.
+        Kind::WayHole => between(random, 500, 4000),
         Kind::SinkSlow | Kind::SinkFailing | Kind::SinkLying => between(random, 1000, 5000),
     }
 }
@@ -84,7 +102,7 @@ fn past_the_calm(plan: &Plan, at: Duration, lasts: Duration) -> Duration {
 fn victim(plan: &Plan, kind: Kind, random: &mut fastrand::Rng) -> String {
     let mut one = |names: Vec<String>| random.choice(names).unwrap_or_default();
     match kind {
-        Kind::Kill | Kind::Stop => one(plan.relay_names()),
+        Kind::Kill | Kind::Stop | Kind::WayCut | Kind::WayHole => one(plan.relay_names()),
         Kind::KillProducer | Kind::Fill => one(plan.producer_names()),
         Kind::Cut | Kind::Slow | Kind::Hole => {
             let mut clients = plan.relay_names();
@@ -134,7 +152,7 @@ mod tests {
         for seed in 1..10 {
             let kinds: HashSet<Kind> =
                 schedule(&plan(seed, 60)).concat().iter().map(|strike| strike.kind).collect();
-            assert!(kinds.len() >= 11, "{kinds:?} with seed {seed}");
+            assert_eq!(kinds.len(), Kind::ALL.len(), "{kinds:?} with seed {seed}");
         }
     }
 

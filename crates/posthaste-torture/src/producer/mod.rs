@@ -50,7 +50,8 @@ pub struct Orders {
     pub tables: Vec<Table>,
     pub mix: Mix,
     pub settings: Settings,
-    pub recorder: String,
+    /// The port of the sink over HTTP.
+    pub recorder: u16,
     pub pace: Pace,
 }
 

@@ -9,6 +9,7 @@ use super::Orders;
 use super::database::Speaks;
 use super::transaction::Desk;
 use crate::plan::{Sink, Way};
+use crate::recorder;
 
 /// How long delivered rows stay where they do.
 const RETENTION: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
@@ -21,7 +22,8 @@ pub(super) async fn start<DB: Speaks>(orders: &Orders, desks: &[Desk<DB>]) -> Re
     }
     let settings = &orders.settings;
     for desk in desks.iter().filter(|desk| desk.table.sink == Sink::Http) {
-        let sink = HttpSink::builder(format!("{}/{}", orders.recorder, desk.table.name))
+        let path = recorder::path(&desk.table.name, &orders.name);
+        let sink = HttpSink::builder(format!("http://127.0.0.1:{}{path}", orders.recorder))
             .timeout(settings.sink_timeout)
             .build()?;
         let retry =

@@ -1,6 +1,7 @@
 //! The sink over HTTP: writes down everything that it is sent, before it answers, and answers as it is in the mood to.
 //!
-//! Each table has a path and a mood of its own. An event that says that it is poison is rejected in every mood.
+//! Each table has a path and a mood of its own; who sends adds its name to the path. An event that says that it is poison is
+//! rejected in every mood.
 //!
 //! | mood | written down as | answer |
 //! |---|---|---|
@@ -67,9 +68,8 @@ impl Recorder {
         Ok(Self { port, shared, accepting })
     }
 
-    /// Where it is; a table's name follows behind a slash.
-    pub fn url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The mood in which it takes this table's events from now on.
@@ -106,7 +106,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 /// An error ends the connection without an answer.
 async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<Response<Empty<Bytes>>> {
-    let table = request.uri().path().trim_start_matches('/').to_owned();
+    let (table, by) = sent(request.uri().path());
     let mood = {
         let moods = shared.moods.lock().unwrap_or_else(PoisonError::into_inner);
         moods.get(&table).copied().unwrap_or_default()
@@ -125,6 +125,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<R
     shared.history.write(&Record::Delivery(Delivery {
         at: now(),
         sink: table,
+        by,
         // One without an id is nobody's, and so is the one of zeros.
         event: header(&head.headers, headers::ID).and_then(|id| id.parse().ok()).unwrap_or(Uuid::nil()),
         payload: String::from_utf8_lossy(&body).into_owned(),
@@ -150,6 +151,17 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<R
             Ok(with(StatusCode::INTERNAL_SERVER_ERROR))
         }
     }
+}
+
+/// Where a sender of this name sends a table's events, past the port.
+pub fn path(table: &str, by: &str) -> String {
+    format!("/{table}/{by}")
+}
+
+/// The table and the sender of a path.
+fn sent(path: &str) -> (String, String) {
+    let (table, by) = path.trim_start_matches('/').split_once('/').unwrap_or_default();
+    (table.to_owned(), by.to_owned())
 }
 
 fn with(status: StatusCode) -> Response<Empty<Bytes>> {

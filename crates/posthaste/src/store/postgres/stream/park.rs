@@ -116,7 +116,8 @@ const FORGET: &str = "DELETE FROM {parked_table} WHERE position = ANY ($1) RETUR
 
 const TOPICS: [&str; 3] = ["", "AND p.topic = ANY ($7)", "AND p.topic <> ALL ($7)"];
 
-// Verdicts: 0 delivered, 1 retry, 2 dead, 3 released, 4 behind, 5 spent, which is dead and was not claimed. What was released may itself wait for others: if it does not, it is
+// Verdicts: 0 delivered, 1 retry, 2 dead, 3 released, 4 behind, 5 spent, which is dead and was not claimed. What was released may itself
+// wait for others: if it does not, it is
 // let come up.
 const SETTLE: &str = "
 WITH said AS (
