@@ -2,6 +2,7 @@
 //!
 //! The right is by the database's record: of a queue, that the event was claimed as often as it was delivered; of a stream, that
 //! since the delivery before, or the fault that explains this one, a lane of the table got a new fence, or the event was parked.
+//! Claims do not wait for the disk: those of the last moment before a server dies are gone with it, and so is their record.
 //!
 //! The reason is that the sink had not accepted it, whether it lied or not; or a fault between the two. It befell who delivered
 //! first, and could not say so; who delivered then, and was late; the sink; or what all depend on.
@@ -15,6 +16,9 @@ const RULE: &str = "duplicate";
 /// The database's clock is read to the millisecond by some.
 const MILLI: Micros = 1000;
 
+/// What was not to wait for the disk is there after so long: PostgreSQL says three times 200 ms.
+const UNWRITTEN: Micros = 1000 * MILLI;
+
 pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (id, event) in &index.events {
@@ -22,7 +26,8 @@ pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
         let mut find = |at, what| violations.push(Violation::new(RULE, table, Leased::Event(*id), at, what));
         let changes = index.changes_of(table, *id);
         if !index.rules.is_stream(table) {
-            for (number, delivery) in (1..).zip(&event.deliveries) {
+            let recorded = event.deliveries.iter().filter(|delivery| !is_forgotten(index, delivery));
+            for (number, delivery) in (1..).zip(recorded) {
                 let claims = claims(changes, delivery.at);
                 if number > claims {
                     find(delivery.at, format!("it was delivered {number} times, and claimed {claims} times"));
@@ -46,6 +51,15 @@ fn claims(changes: &[&Change], until: Micros) -> usize {
         *at <= until + MILLI && after.holder.is_some() && taken
     };
     changes.iter().filter(is_claim).count()
+}
+
+/// Whether the claim that a delivery was made by may have gone with the server.
+fn is_forgotten(index: &Index<'_>, delivery: &Delivery) -> bool {
+    let since = delivery.at - index.rules.lease;
+    let deaths = index.faults.felt_between(since, delivery.at + UNWRITTEN);
+    deaths
+        .into_iter()
+        .any(|fault| fault.kind == "restart" && index.rules.is_server(&fault.whom) && fault.from >= since)
 }
 
 fn judge(
@@ -156,6 +170,33 @@ mod tests {
         let mut story = Story::new();
         let event = story.claimed(0);
         story.deliver(event, Answer::Accepted);
+        story.assert_found(RULE, &["it was delivered 1 times, and claimed 0 times"]);
+    }
+
+    #[test]
+    fn pr2_a_claim_of_the_last_moment_before_a_server_dies_goes_with_it() {
+        for (kind, whom, wait, words) in [
+            ("restart", "postgres", 0, &[][..]),
+            ("restart", "postgres", 2 * SECOND, &[UNCLAIMED]),
+            ("terminate", "postgres", 0, &[UNCLAIMED]),
+            ("restart", "relay-1", 0, &[UNCLAIMED]),
+        ] {
+            let mut story = Story::new();
+            let event = story.claimed(1);
+            story.fault("stop", "relay-1");
+            story.deliver(event, Answer::Accepted);
+            story.deliver(event, Answer::Accepted);
+            story.wait(wait);
+            story.fault(kind, whom);
+            story.assert_found(RULE, words);
+        }
+        let mut story = Story::new();
+        let event = story.claimed(0);
+        story.fault("restart", "postgres");
+        story.deliver(event, Answer::Accepted);
+        story.assert_found(RULE, &[]);
+        story.wait(LEASE);
+        story.deliver(event, Answer::Failed);
         story.assert_found(RULE, &["it was delivered 1 times, and claimed 0 times"]);
     }
 
