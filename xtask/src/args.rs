@@ -12,7 +12,8 @@ cargo xtask services up             start private PostgreSQL, MariaDB and NATS s
 cargo xtask services down [--wipe]  stop them; --wipe removes their data, too
 cargo xtask services status         one line per server
 cargo xtask test [STEP…] [-- ARG…]  run all steps, or the named ones, until one fails
-cargo xtask bench [ARG…]            measure posthaste beside its limits and peers; `bench --help` says more
+cargo xtask bench [ARG…]            measure posthaste beside its limits and peers; `bench --help` says more;
+                                    with --outbox-postgres that peer takes part in place of obix
 cargo xtask torture [ARG…]          break everything around posthaste and check that nothing is lost; `torture --help` says more
 
 Steps, in their order: fmt clippy features test doctest examples doc deny

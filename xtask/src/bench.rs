@@ -10,13 +10,20 @@ use crate::layout::Layout;
 use crate::mariadb::MariaDb;
 use crate::postgres::Postgres;
 
+/// Another build, with this peer in place of one that cannot be built together with it.
+const OTHER_PEER: &str = "--outbox-postgres";
+
 /// The benchmarks, with these arguments; in the end the exit of the program is this one's.
 pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     let here = layout.root.join("crates/posthaste-bench");
     let target = layout.target.join("bench");
     let mut command = cargo::command();
     command.args(["run", "--quiet", "--release", "--locked", "--manifest-path"]).arg(here.join("Cargo.toml"));
-    command.arg("--target-dir").arg(target).arg("--").args(arguments);
+    command.arg("--target-dir").arg(target);
+    if arguments.iter().any(|argument| argument == OTHER_PEER) {
+        command.args(["--no-default-features", "--features", "outbox-postgres"]);
+    }
+    command.arg("--").args(arguments.iter().filter(|argument| *argument != OTHER_PEER));
     for engine in [&Postgres as &dyn Engine, &MariaDb] {
         let account = engine.account()?;
         let programs = engine.programs()?;

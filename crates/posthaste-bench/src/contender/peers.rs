@@ -39,11 +39,11 @@ pub(super) fn all() -> Vec<Box<dyn Contender>> {
 /// Who does not, and why; said in every report.
 pub(crate) const LEFT_OUT: &[(&str, &str)] = &[
     #[cfg(not(feature = "obix"))]
-    ("obix", "cannot be built together with outbox-postgres; is in the build with the default features"),
+    ("obix", "cannot be built together with outbox-postgres; takes part without --outbox-postgres"),
     #[cfg(not(feature = "outbox-postgres"))]
     (
         "outbox-postgres",
-        "cannot be built together with obix; is in the build with --no-default-features --features outbox-postgres",
+        "cannot be built together with obix; takes part with `cargo xtask bench --outbox-postgres`",
     ),
 ];
 
