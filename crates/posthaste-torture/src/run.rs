@@ -124,6 +124,14 @@ async fn collect(plan: &Plan, cluster: &Cluster, directory: &Path) -> Result<()>
     Ok(())
 }
 
+/// What the history calls a table's sink: the recorder calls it by the table.
+fn sink_of(table: &Table) -> String {
+    match table.sink {
+        Sink::Http => table.name.clone(),
+        Sink::Nats => subscriber::STREAM.to_owned(),
+    }
+}
+
 fn rules(plan: &Plan) -> Rules {
     let micros = |duration: Duration| Micros::try_from(duration.as_micros()).unwrap_or(Micros::MAX);
     let names = |which: fn(&Table) -> bool| {
@@ -142,6 +150,7 @@ fn rules(plan: &Plan) -> Rules {
         audited: names(|_| true),
         // PostgreSQL writes no row of a stream.
         marked: if plan.database == Database::Postgres { Vec::new() } else { names(Table::is_stream) },
+        sinks: plan.tables.iter().map(|table| (table.name.clone(), sink_of(table))).collect(),
         servers: vec![plan.database.name().to_owned(), nemesis::MACHINE.to_owned()],
     }
 }

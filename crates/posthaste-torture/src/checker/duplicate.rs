@@ -1,17 +1,23 @@
 //! An event is delivered again only by a right, and for a reason.
 //!
-//! The right is by the database's record: of a queue, that the event was claimed as often as it was delivered; of a stream, that
+//! The right is by the database's record: of a queue, that whoever delivers the event has claimed it as often; of a stream, that
 //! since the delivery before, or the fault that explains this one, a lane of the table got a new fence, or the event was parked.
 //! Claims do not wait for the disk: those of the last moment before a server dies are gone with it, and so is their record.
 //!
-//! The reason is that the sink had not accepted it, whether it lied or not; or a fault between the two. It befell who delivered
-//! first, and could not say so; who delivered then, and was late; the sink; or what all depend on.
+//! The reason is that the sink had not accepted it, whether it lied or not; or a fault. Near the first delivery it befell who made it,
+//! and could not say so; near the second who made that, and was late; near either the sink, or what all depend on. Near is a lease
+//! before and after, and some.
+
+use std::collections::HashMap;
 
 use super::index::{Event, Index};
 use super::violation::Violation;
 use crate::history::{Answer, Change, Delivery, Fault, Leased, Micros};
 
 const RULE: &str = "duplicate";
+
+/// The faults after which what was under way goes on, and is late.
+const LATE: [&str; 4] = ["stop", "slow", "hole", "way_hole"];
 
 /// The database's clock is read to the millisecond by some.
 const MILLI: Micros = 1000;
@@ -26,11 +32,15 @@ pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
         let mut find = |at, what| violations.push(Violation::new(RULE, table, Leased::Event(*id), at, what));
         let changes = index.changes_of(table, *id);
         if !index.rules.is_stream(table) {
-            let recorded = event.deliveries.iter().filter(|delivery| !is_forgotten(index, delivery));
-            for (number, delivery) in (1..).zip(recorded) {
-                let claims = claims(changes, delivery.at);
-                if number > claims {
-                    find(delivery.at, format!("it was delivered {number} times, and claimed {claims} times"));
+            let mut counts: HashMap<Option<&str>, usize> = HashMap::new();
+            for delivery in event.deliveries.iter().filter(|delivery| !is_forgotten(index, delivery)) {
+                let who = Some(delivery.by.as_str()).filter(|by| index.sessions.has(by));
+                let claims = claims(changes, who, delivery.at);
+                let number = counts.entry(who).and_modify(|number| *number += 1).or_insert(1);
+                if *number > claims {
+                    let by = who.map(|who| format!(" by {who}")).unwrap_or_default();
+                    let what = format!("it was delivered {number} times{by}, and claimed {claims} times");
+                    find(delivery.at, what);
                 }
             }
         }
@@ -43,12 +53,13 @@ pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
     violations
 }
 
-/// How often an event of a queue was claimed until then; it may be born so.
-fn claims(changes: &[&Change], until: Micros) -> usize {
+/// How often an event of a queue was claimed until then, by this one or, where nobody knows, by anybody; it may be born so.
+fn claims(changes: &[&Change], by: Option<&str>, until: Micros) -> usize {
     let is_claim = |change: &&&Change| {
-        let Change { before, after, at, .. } = change;
+        let Change { before, after, at, session, .. } = change;
         let taken = after.holder != before.holder || after.attempts > before.attempts;
-        *at <= until + MILLI && after.holder.is_some() && taken
+        let by_this_one = by.is_none_or(|by| by == session);
+        *at <= until + MILLI && after.holder.is_some() && taken && by_this_one
     };
     changes.iter().filter(is_claim).count()
 }
@@ -76,7 +87,7 @@ fn judge(
     let after = at - before.at;
     let had =
         format!("{sink} had accepted it from {} and got it again from {by} after {after} µs", before.by);
-    let explains = |fault: &&Fault| befell(index, fault, before, again);
+    let explains = |fault: &&Fault| explains(index, fault, before, again);
     let mut reasons = index.faults.felt_between(before.at, *at).filter(explains).peekable();
     if reasons.peek().is_none() {
         return Some(format!("{had}, without a fault that explains it"));
@@ -90,12 +101,21 @@ fn judge(
     wrong.then(|| format!("{had}, and no lane had changed hands, nor was it parked"))
 }
 
-/// Whether a fault was one of those two deliveries'.
-fn befell(index: &Index<'_>, fault: &Fault, before: &Delivery, again: &Delivery) -> bool {
+/// Whether a fault is why one of those two deliveries was made.
+fn explains(index: &Index<'_>, fault: &Fault, before: &Delivery, again: &Delivery) -> bool {
+    let is_near = |at: Micros| {
+        let reach = index.rules.lease + index.rules.slack;
+        fault.from <= at + reach && at <= fault.until + reach
+    };
+    let [near_first, near_second] = [before.at, again.at].map(is_near);
     match fault.kind.as_str() {
-        "broker" => !index.rules.is_prompt(&again.sink),
-        kind if kind.starts_with("sink") => fault.befell(&again.sink),
-        _ => fault.befell(&before.by) || fault.befell(&again.by) || index.rules.is_server(&fault.whom),
+        "broker" => !index.rules.is_prompt(&again.sink) && (near_first || near_second),
+        kind if kind.starts_with("sink") => fault.befell(&again.sink) && (near_first || near_second),
+        _ if index.rules.is_server(&fault.whom) => near_first || near_second,
+        kind => {
+            let is_late = LATE.contains(&kind) && fault.befell(&again.by);
+            fault.befell(&before.by) && near_first || is_late && near_second
+        }
     }
 }
 
@@ -116,7 +136,8 @@ mod tests {
     use uuid::Uuid;
 
     const TWICE: &str = "without a fault that explains it";
-    const UNCLAIMED: &str = "it was delivered 2 times, and claimed 1 times";
+    const UNCLAIMED: &str = "it was delivered 2 times by relay-1, and claimed 1 times";
+    const ONCE: &str = "it was delivered 1 times, and claimed 0 times";
     const UNMOVED: &str = "no lane had changed hands";
 
     impl Story {
@@ -128,8 +149,12 @@ mod tests {
         }
 
         fn claim(&mut self, event: Uuid, attempt: i64) {
+            self.claim_by(event, attempt, "relay-1");
+        }
+
+        fn claim_by(&mut self, event: Uuid, attempt: i64, session: &str) {
             let lease = held(&format!("one#{attempt}"), self.now() + LEASE, attempt);
-            self.change(event, "relay-1", free(attempt - 1), lease);
+            self.change(event, session, free(attempt - 1), lease);
         }
 
         fn deliver_by(&mut self, event: Uuid, by: &str) {
@@ -170,7 +195,7 @@ mod tests {
         let mut story = Story::new();
         let event = story.claimed(0);
         story.deliver(event, Answer::Accepted);
-        story.assert_found(RULE, &["it was delivered 1 times, and claimed 0 times"]);
+        story.assert_found(RULE, &[ONCE]);
     }
 
     #[test]
@@ -197,7 +222,7 @@ mod tests {
         story.assert_found(RULE, &[]);
         story.wait(LEASE);
         story.deliver(event, Answer::Failed);
-        story.assert_found(RULE, &["it was delivered 1 times, and claimed 0 times"]);
+        story.assert_found(RULE, &[ONCE]);
     }
 
     #[test]
@@ -214,16 +239,56 @@ mod tests {
     fn pr2_a_fault_of_the_first_the_second_or_everybody_explains_the_second() {
         let mut explained = Vec::new();
         for whom in ["relay-1", "relay-2", "postgres", "relay-3, relay-1", "relay-3", "producer-1", "http"] {
-            let mut story = Story::new();
-            let event = story.claimed(2);
-            story.deliver_by(event, "relay-1");
-            story.fault("cut", whom);
-            story.deliver_by(event, "relay-2");
-            if story.violations_of(RULE).is_empty() {
-                explained.push(whom);
+            for kind in ["cut", "stop"] {
+                let mut story = Story::new();
+                let event = story.claimed(1);
+                story.claim_by(event, 2, "relay-2");
+                story.deliver_by(event, "relay-1");
+                story.fault(kind, whom);
+                story.deliver_by(event, "relay-2");
+                if story.violations_of(RULE).is_empty() {
+                    explained.push((kind, whom));
+                }
             }
         }
-        assert_eq!(explained, ["relay-1", "relay-2", "postgres", "relay-3, relay-1"]);
+        // Who is cut off ends what it does: only one that stood still is late.
+        assert_eq!(
+            explained,
+            [
+                ("cut", "relay-1"),
+                ("stop", "relay-1"),
+                ("stop", "relay-2"),
+                ("cut", "postgres"),
+                ("stop", "postgres"),
+                ("cut", "relay-3, relay-1"),
+                ("stop", "relay-3, relay-1"),
+            ]
+        );
+    }
+
+    #[test]
+    fn pr2_a_fault_that_is_near_neither_delivery_explains_nothing() {
+        for (wait, words) in [(0, &[][..]), (60 * SECOND, &[TWICE])] {
+            let mut story = Story::new();
+            let event = story.commit("stream", "a", 1);
+            story.deliver(event, Answer::Accepted);
+            story.wait(wait);
+            story.fault("kill", "relay-1");
+            story.fence();
+            story.deliver_by(event, "relay-2");
+            story.assert_found(RULE, words);
+        }
+    }
+
+    #[test]
+    fn pr2_a_claim_is_nobody_elses() {
+        let mut story = Story::new();
+        let event = story.claimed(1);
+        story.claim_by(event, 2, "relay-2");
+        story.fault("kill", "relay-1");
+        story.deliver_by(event, "relay-2");
+        story.deliver_by(event, "relay-2");
+        story.assert_found(RULE, &["it was delivered 2 times by relay-2, and claimed 1 times", TWICE]);
     }
 
     #[test]

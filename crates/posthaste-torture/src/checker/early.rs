@@ -1,4 +1,4 @@
-//! Nothing is said to be delivered before the sink has it.
+//! Nothing is said to be delivered before the sink has said that it has it: one that lied has it, and nobody knows.
 //!
 //! Who settles an event of a queue as delivered had it accepted between its own claim and that moment: what the holder
 //! before had delivered is not for this one to say. Of a stream's event there is no claim: it was accepted before.
@@ -6,7 +6,7 @@
 
 use super::index::{Event, Index, is_delivered};
 use super::violation::Violation;
-use crate::history::{Change, Leased, Micros};
+use crate::history::{Answer, Change, Leased, Micros};
 
 const RULE: &str = "early";
 
@@ -61,7 +61,8 @@ fn stream_says_delivered(change: &Change) -> bool {
 
 fn was_accepted(event: &Event<'_>, from: Micros, until: Micros) -> bool {
     let within = from.saturating_sub(ROUNDING)..=until + ROUNDING;
-    event.accepted().any(|delivery| within.contains(&delivery.at))
+    let mut told = event.deliveries.iter().filter(|delivery| delivery.answer == Answer::Accepted);
+    told.any(|delivery| within.contains(&delivery.at))
 }
 
 #[cfg(test)]

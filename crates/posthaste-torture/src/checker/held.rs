@@ -57,7 +57,8 @@ fn judge(index: &Index<'_>, change: &Change) -> Option<String> {
     let may_be_holder = index.sessions.may_be(change, holder);
     // Nobody ends his own lease: where no session is known, it was another one.
     if is_ended && (session.is_empty() || !may_be_holder) {
-        let is_gone = is_present(holder) && index.sessions.is_gone(&index.faults, change, holder);
+        let is_gone =
+            is_present(holder) && index.sessions.is_gone(&index.faults, change, holder, index.rules.lease);
         if !is_gone {
             return Some(format!("{session} ended the lease of {holder}, who was not gone"));
         }

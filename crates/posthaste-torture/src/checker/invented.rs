@@ -1,6 +1,9 @@
-//! Nothing was delivered that nobody wrote, whose transaction did not commit, or had not yet, and no deliberate duplicate.
+//! Nothing was delivered that nobody wrote, whose transaction did not commit, or had not yet, no deliberate duplicate, and nothing
+//! to another sink than its table's.
 //!
 //! A sink that was given an event knows of it, whatever it answered.
+
+use uuid::Uuid;
 
 use super::index::{Event, Index};
 use super::violation::Violation;
@@ -9,12 +12,20 @@ use crate::history::{Delivery, Ending, Leased};
 const RULE: &str = "invented";
 
 pub(super) fn check(index: &Index<'_>) -> Vec<Violation> {
+    let found = |id: &Uuid, event: &Event<'_>, at, what| {
+        Violation::new(RULE, event.table(), Leased::Event(*id), at, what)
+    };
     let invented = index.events.iter().filter_map(|(id, event)| {
         let first = event.deliveries.first()?;
-        let what = judge(event, first)?;
-        Some(Violation::new(RULE, event.table(), Leased::Event(*id), first.at, what))
+        Some(found(id, event, first.at, judge(event, first)?))
     });
-    invented.collect()
+    let astray = index.events.iter().filter_map(|(id, event)| {
+        let own = index.rules.sink_of(event.table())?;
+        let elsewhere = event.deliveries.iter().find(|delivery| delivery.sink != own)?;
+        let what = format!("it was given to {}, and belongs to {own}", elsewhere.sink);
+        Some(found(id, event, elsewhere.at, what))
+    });
+    invented.chain(astray).collect()
 }
 
 fn judge(event: &Event<'_>, first: &Delivery) -> Option<String> {
@@ -42,7 +53,6 @@ mod tests {
     use super::super::story::Story;
     use super::*;
     use crate::history::{Answer, Record};
-    use uuid::Uuid;
 
     #[test]
     fn pr2_what_committed_may_be_delivered_also_where_its_producer_never_learned_of_it() {
@@ -53,6 +63,20 @@ mod tests {
         story.deliver(known, Answer::Accepted);
         story.deliver(unknown, Answer::Accepted);
         story.assert_found(RULE, &[]);
+    }
+
+    #[test]
+    fn pr2_a_delivery_to_the_sink_of_another_table_is_found() {
+        let mut story = Story::with_rules(|rules| {
+            rules.sinks =
+                vec![("queue".to_owned(), "http".to_owned()), ("stream".to_owned(), "nats".to_owned())];
+        });
+        let right = story.commit("queue", "a", 1);
+        story.deliver(right, Answer::Accepted);
+        story.assert_found(RULE, &[]);
+        let astray = story.commit("stream", "a", 1);
+        story.deliver(astray, Answer::Accepted);
+        story.assert_found(RULE, &["it was given to http, and belongs to nats"]);
     }
 
     #[test]

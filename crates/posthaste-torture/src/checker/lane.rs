@@ -75,7 +75,7 @@ fn judge_take(index: &Index<'_>, change: &Change) -> Option<String> {
     let owner = before.holder.as_deref().filter(|owner| *owner != taker)?;
     let until = before.until.filter(|until| until > at)?;
     let early = until - at;
-    let is_gone = index.sessions.is_gone(&index.faults, change, owner);
+    let is_gone = index.sessions.is_gone(&index.faults, change, owner, index.rules.lease);
     (!is_gone).then(|| format!("{taker} took it while {owner} owned it for another {early} µs"))
 }
 

@@ -3,7 +3,7 @@
 //! | rule | what it finds | file |
 //! |---|---|---|
 //! | `lost` | a committed event that no sink was given | `lost.rs` |
-//! | `invented` | a delivery of what was not committed, not yet, by nobody, or is a duplicate | `invented.rs` |
+//! | `invented` | a delivery of what was not committed, not yet, by nobody, or is a duplicate, or to a foreign sink | `invented.rs` |
 //! | `changed` | a delivery with another payload, other headers or another id than were written | `changed.rs` |
 //! | `early` | an event that was said to be delivered before the sink had it | `early.rs` |
 //! | `held` | a queue's event that two held at once, or that somebody settled or freed who had no right to | `held.rs` |
@@ -70,6 +70,8 @@ pub struct Rules {
     pub audited: Vec<String>,
     /// Those of the streams whose rows are marked when they are delivered, which the record then has of each.
     pub marked: Vec<String>,
+    /// The tables whose events belong to one sink, and which.
+    pub sinks: Vec<(String, String)>,
     /// What everybody depends on: what befalls one of these befalls all.
     pub servers: Vec<String>,
 }
@@ -85,6 +87,10 @@ impl Rules {
 
     fn is_marked(&self, table: &str) -> bool {
         self.marked.iter().any(|marked| marked == table)
+    }
+
+    fn sink_of(&self, table: &str) -> Option<&str> {
+        self.sinks.iter().find(|(of, _)| of == table).map(|(_, sink)| sink.as_str())
     }
 
     fn is_server(&self, name: &str) -> bool {

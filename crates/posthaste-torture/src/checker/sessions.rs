@@ -5,15 +5,15 @@
 //!
 //! A session is a connection: it ends with its process, with the server, or when the way between the two is cut. What is held
 //! back on that way ends it, too: who hears nothing gives his session up after seconds. One who was stopped does so when he
-//! goes on, but says so at once, and has another before anybody takes him for gone.
+//! goes on, but says so at once, and has another before anybody takes him for gone; not so where everything stood still.
 
 use std::collections::{HashMap, HashSet};
 
 use super::faults::Faults;
-use crate::history::{Change, Fault, Leased, SEPARATOR};
+use crate::history::{Change, Fault, Leased, Micros, SEPARATOR};
 
 /// The faults that end sessions.
-const END_SESSIONS: [&str; 6] = ["kill", "kill_producer", "terminate", "restart", "cut", "hole"];
+const END_SESSIONS: [&str; 7] = ["kill", "kill_producer", "terminate", "restart", "cut", "hole", "stall"];
 
 /// In whose name leases were taken, by which sessions.
 #[derive(Default)]
@@ -37,6 +37,11 @@ impl<'a> Sessions<'a> {
         }
     }
 
+    /// Whether the database calls a session by this name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.all.contains(name)
+    }
+
     /// Whether a change may have been made by this holder: nobody knows of a change without a session, nor of a holder
     /// that was never seen to take anything.
     pub(super) fn may_be(&self, change: &Change, holder: &str) -> bool {
@@ -45,9 +50,12 @@ impl<'a> Sessions<'a> {
     }
 
     /// Whether whoever made a change may have found that this holder's session is gone: the database knows of sessions, and a
-    /// fault that ends them befell the holder, or everybody.
-    pub(super) fn is_gone(&self, faults: &Faults<'_>, change: &Change, holder: &str) -> bool {
-        let ends = |fault: &Fault| END_SESSIONS.contains(&&*fault.kind) && self.befell(fault, holder);
+    /// fault that ends them befell the holder, or everybody. Who took this lease, or renewed it, after the fault is back.
+    pub(super) fn is_gone(&self, faults: &Faults<'_>, change: &Change, holder: &str, lease: Micros) -> bool {
+        let ends = |fault: &Fault| {
+            let is_back = change.before.until.is_some_and(|until| until - lease > fault.until);
+            END_SESSIONS.contains(&&*fault.kind) && self.befell(fault, holder) && !is_back
+        };
         !change.session.is_empty() && faults.felt_at(change.at).any(ends)
     }
 

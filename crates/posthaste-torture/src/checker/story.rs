@@ -32,6 +32,7 @@ pub(super) fn rules() -> Rules {
         prompt: vec!["http".to_owned()],
         audited: Vec::new(),
         marked: Vec::new(),
+        sinks: Vec::new(),
         servers: vec!["postgres".to_owned()],
     }
 }

@@ -135,6 +135,7 @@ pub fn rules(scenario: Scenario) -> Rules {
         audited: vec![TABLE.to_owned()],
         // Not on all databases.
         marked: Vec::new(),
+        sinks: Vec::new(),
         servers: Vec::new(),
     }
 }
