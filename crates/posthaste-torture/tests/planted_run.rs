@@ -49,6 +49,14 @@ async fn pr2_a_run_finds_relays_that_acknowledge_before_they_publish() {
     is_found(plan, Bug::AckBeforePublish, "relay-1", "lost").await;
 }
 
+/// However many faults are near: nobody has claimed it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn pr2_a_run_finds_relays_that_deliver_twice() {
+    let mut plan = plan(2, 20, &[Kind::Kill, Kind::Stop, Kind::Cut]);
+    plan.relay_env = env(Bug::DeliverTwice);
+    is_found(plan, Bug::DeliverTwice, "relay-1", "duplicate").await;
+}
+
 /// Half of all transactions roll back.
 #[tokio::test(flavor = "multi_thread")]
 async fn pr2_a_run_finds_producers_that_enqueue_outside_their_transaction() {
