@@ -173,8 +173,8 @@ impl StreamFeed {
     }
 
     async fn claim_parked(&self, state: &mut State, claim: &Claim, fed: &mut Fed) -> Result<()> {
-        let holds = state.coming_up();
-        fed.more |= holds.len() < state.staying().len();
+        let (staying, holds) = (state.staying(), state.coming_up());
+        fed.more |= holds.len() < staying.len();
         let request = ParkedClaim {
             holds: &holds,
             limit: claim.limit,
@@ -183,9 +183,9 @@ impl StreamFeed {
             attempts: &claim.attempts,
         };
         if state.repaired.elapsed() >= state.repair_after {
-            self.repair(state, &holds).await?;
+            self.repair(state, &staying).await?;
         } else if state.unsure {
-            self.give_back_unknown(state, &holds).await?;
+            self.give_back_unknown(state, &staying).await?;
         }
         state.unsure = true;
         let parked = self.stream.claim_parked(&request).await?;
@@ -195,7 +195,7 @@ impl StreamFeed {
             state.asked = Some(Instant::now());
         }
         let holder = self.worker.next_holder();
-        let (mut ends, mut given_out) = (Vec::new(), Vec::new());
+        let (mut ends, mut given_out, mut buried) = (Vec::new(), Vec::new(), Vec::new());
         let mut jostled = FxHashSet::default();
         for parked in parked {
             let verdict = match &parked.event {
@@ -223,7 +223,7 @@ impl StreamFeed {
             };
             if let ParkedVerdict::Dead { error, .. } | ParkedVerdict::Spent { error, .. } = &verdict {
                 let Parked { id, sequence, topic, .. } = &parked;
-                fed.buried.push(Buried {
+                buried.push(Buried {
                     id: *id,
                     sequence: *sequence,
                     topic: topic.clone(),
@@ -237,6 +237,7 @@ impl StreamFeed {
             false => self.stream.settle_parked(&ends, self.keep).await?,
         };
         state.unsure = false;
+        fed.buried.append(&mut buried);
         for (parked, turn) in given_out {
             Self::give_out(state, &holder, parked, turn);
         }

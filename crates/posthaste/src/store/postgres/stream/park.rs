@@ -116,9 +116,8 @@ const FORGET: &str = "DELETE FROM {parked_table} WHERE position = ANY ($1) RETUR
 
 const TOPICS: [&str; 3] = ["", "AND p.topic = ANY ($7)", "AND p.topic <> ALL ($7)"];
 
-// Verdicts: 0 delivered, 1 retry, 2 dead, 3 released, 4 behind, 5 spent, which is dead and was not claimed. What was released may itself
-// wait for others: if it does not, it is
-// let come up.
+// Verdicts: 0 delivered, 1 retry, 2 dead, 3 released, 4 behind, 5 spent, which is dead and was not claimed. What was released may
+// itself wait for others: if it does not, it is let come up.
 const SETTLE: &str = "
 WITH said AS (
     SELECT * FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::int[], $5::bigint[], $6::text[], $7::boolean[])
@@ -270,6 +269,9 @@ pub(super) async fn promote(
 }
 
 pub(super) async fn claim_parked(stream: &PostgresStream, claim: &ParkedClaim<'_>) -> Result<Vec<Parked>> {
+    if claim.holds.is_empty() || claim.limit == 0 {
+        return Ok(Vec::new());
+    }
     let mut tries = Tries::default();
     loop {
         match claim_once(stream, claim).await.map_err(|e| stream.error(e)) {
