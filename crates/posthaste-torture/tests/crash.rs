@@ -39,6 +39,7 @@ async fn pr2_a_stream_whose_process_dies_between_any_two_steps_loses_and_invents
 
 /// Crashes at every failpoint that these scenarios get to.
 async fn crash_everywhere(database: Database, scenarios: &[Scenario]) {
+    let _alone = crate::ALONE.lock().await;
     let rig = Arc::new(rig(database));
     let room = Arc::new(Semaphore::new(AT_ONCE));
     let mut running = JoinSet::new();
@@ -56,6 +57,7 @@ async fn crash_everywhere(database: Database, scenarios: &[Scenario]) {
 /// An event that fails each time, or ends each process before or after it was tried, dies with all its attempts and no
 /// more. It is missed, of course, and dead without having been rejected: nothing else is wrong.
 async fn pr2_no_attempt_is_made_or_counted_beyond_the_limit(database: Database) {
+    let _alone = crate::ALONE.lock().await;
     let rig = Arc::new(rig(database));
     let mut running = JoinSet::new();
     for scenario in Scenario::ALL {

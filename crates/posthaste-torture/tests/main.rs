@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
+/// Held by what wants the machine for itself: nextest sees to that, `cargo test` does not.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 mod audit;
 #[cfg(feature = "__failpoints")]
 mod crash;

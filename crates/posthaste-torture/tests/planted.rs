@@ -10,7 +10,7 @@ use std::time::Duration;
 use posthaste::planted::{self, Bug};
 use posthaste_torture::checker::{self, Rules, Violation};
 use posthaste_torture::crash::case::{Rig, child, rules};
-use posthaste_torture::crash::child::{OPEN, Order, Role};
+use posthaste_torture::crash::child::{OPEN, Order, Role, SINK};
 use posthaste_torture::crash::ground::Ground;
 use posthaste_torture::crash::producer::{Draft, Producer};
 use posthaste_torture::crash::site::{Site, Tx};
@@ -43,10 +43,12 @@ struct Stage {
     ground: Ground,
     directory: PathBuf,
     writer: Writer,
+    _alone: tokio::sync::MutexGuard<'static, ()>,
 }
 
 impl Stage {
     async fn new(scenario: Scenario, bug: Option<Bug>) -> Self {
+        let alone = crate::ALONE.lock().await;
         let name = format!("planted-{}", Uuid::now_v7().simple());
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&directory).unwrap();
@@ -58,7 +60,7 @@ impl Stage {
         let ground = Ground::make(Database::Postgres, &rig.server, &directory).await.unwrap();
         ground.migrate(scenario).await.unwrap();
         let writer = Writer::open(&directory, "stage").unwrap();
-        Self { scenario, bug, rig, ground, directory, writer }
+        Self { scenario, bug, rig, ground, directory, writer, _alone: alone }
     }
 
     /// A process of this name, in which this happens at a failpoint.
@@ -102,7 +104,7 @@ impl Stage {
     /// How many events this process was given so far.
     fn given_to(&self, name: &str) -> usize {
         let history = History::read(&self.directory).unwrap();
-        let is_its = |record: &&Record| matches!(record, Record::Delivery(delivery) if delivery.sink == name);
+        let is_its = |record: &&Record| matches!(record, Record::Delivery(delivery) if delivery.by == name);
         history.records.iter().filter(is_its).count()
     }
 
@@ -113,7 +115,7 @@ impl Stage {
         let history = History::read(&self.directory).unwrap();
         let rules = Rules {
             lease: Micros::try_from((LONG * 2).as_micros()).unwrap(),
-            prompt: ["child", STALLED, OTHER].map(str::to_owned).to_vec(),
+            prompt: vec![SINK.to_owned()],
             ..rules(self.scenario)
         };
         Found { violations: checker::check(&history, &rules), directory: self.directory }

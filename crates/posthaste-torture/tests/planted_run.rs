@@ -28,6 +28,7 @@ fn env(bug: Bug) -> Vec<(String, String)> {
 
 /// Runs a plan in which this process has this bug, and demands that this rule finds it.
 async fn is_found(plan: Plan, bug: Bug, whose: &str, rule: &str) {
+    let _alone = crate::ALONE.lock().await;
     let name = format!("planted-run-{}", uuid::Uuid::now_v7().simple());
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&directory).unwrap();

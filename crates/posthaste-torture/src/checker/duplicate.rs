@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use super::index::{Event, Index};
+use super::index::{Event, Index, is_delivered};
 use super::violation::Violation;
 use crate::history::{Answer, Change, Delivery, Fault, Leased, Micros};
 
@@ -92,6 +92,15 @@ fn judge(
     if reasons.peek().is_none() {
         return Some(format!("{had}, without a fault that explains it"));
     }
+    let is_settled =
+        |change: &&Change| is_delivered(change.after.outcome.as_deref()) && change.at + 2 * MILLI < *at;
+    let is_late = |fault: &Fault| LATE.contains(&&*fault.kind) && fault.befell(by);
+    if index.rules.is_stream(table)
+        && changes.iter().any(is_settled)
+        && !index.faults.felt_at(*at).any(is_late)
+    {
+        return Some(format!("{had}, though it was settled as delivered"));
+    }
     let by_right = |fault: &Fault| {
         let from = fault.from.min(before.at) - MILLI;
         let parked = changes.iter().any(|change| (from..=at + MILLI).contains(&change.at));
@@ -130,7 +139,7 @@ fn pairs<'e, 'a>(event: &'e Event<'a>) -> impl Iterator<Item = (&'a Delivery, &'
 
 #[cfg(test)]
 mod tests {
-    use super::super::story::{LEASE, SECOND, Story, free, gone, held};
+    use super::super::story::{LEASE, SECOND, Story, free, gone, held, settled};
     use super::*;
     use crate::history::State;
     use uuid::Uuid;
@@ -375,6 +384,20 @@ mod tests {
             story.fault("kill", "relay-1");
             right(&mut story, event);
             story.deliver(event, Answer::Accepted);
+            story.assert_found(RULE, words);
+        }
+    }
+
+    #[test]
+    fn pr2_what_a_stream_has_settled_is_delivered_again_only_by_who_is_late() {
+        for (whom, words) in [("relay-1", &["though it was settled as delivered"][..]), ("relay-2", &[])] {
+            let mut story = Story::new();
+            let event = story.commit("stream", "a", 1);
+            story.deliver_by(event, "relay-1");
+            story.change(event, "relay-1", free(0), settled("delivered", 0));
+            story.fault("stop", whom);
+            story.fence();
+            story.deliver_by(event, "relay-2");
             story.assert_found(RULE, words);
         }
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 
-use super::child::{ARGUMENT, LEASE, MAX_ATTEMPTS, Order, Role};
+use super::child::{ARGUMENT, LEASE, MAX_ATTEMPTS, Order, Role, SINK};
 use super::ground::Ground;
 use super::{Scenario, TABLE};
 use crate::checker::Rules;
@@ -18,7 +18,10 @@ use crate::history::{Fault, History, Micros, Record, Writer, now};
 use crate::plan::Database;
 
 /// How much longer than a lease a crash may be felt: to the end of the second child, which on a busy machine may lose leases, too.
-const SLACK: Micros = 20_000_000;
+const SLACK: Micros = 60_000_000;
+
+/// The child that comes after the one that died.
+const HEIR: &str = "heir";
 
 /// Longer than any child takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -79,7 +82,8 @@ impl Case {
         if !makes_the_table {
             self.crash(rig, &order, &writer).await?;
         }
-        let ended = outcome(&mut child(rig, &order)).await?;
+        let heir = Order { url: ground.url(HEIR)?, name: HEIR.to_owned(), ..order };
+        let ended = outcome(&mut child(rig, &heir)).await?;
         if !ended.status.success() {
             let said = String::from_utf8_lossy(&ended.stderr);
             bail!("the second child did not finish the work: {} {said}", ended.status);
@@ -108,12 +112,12 @@ pub(super) enum End {
 
 /// Runs a child that is to die at this failpoint, when it gets there for the so manieth time.
 pub(super) async fn end_at(rig: &Rig, order: &Order, point: &str, time: u64, writer: &Writer) -> Result<End> {
-    let from = now();
     let done = outcome(child(rig, order).env(FAILPOINT, format!("{point}:{time}"))).await?;
     if done.status.success() {
         return Ok(End::Ended);
     }
-    let fault = Fault { kind: "kill".to_owned(), whom: order.name.clone(), from, until: now() };
+    let (kind, at) = ("kill".to_owned(), now());
+    let fault = Fault { kind, whom: order.name.clone(), from: at, until: at };
     writer.write(&Record::Fault(fault))?;
     let said = String::from_utf8_lossy(&done.stderr);
     ensure!(is_crash(done.status), "a child ended by itself: {} {said}", done.status);
@@ -131,7 +135,7 @@ pub fn rules(scenario: Scenario) -> Rules {
         streams,
         // A dead event is purged, and what stood behind it goes on.
         blocks: false,
-        prompt: vec!["child".to_owned()],
+        prompt: vec![SINK.to_owned()],
         audited: vec![TABLE.to_owned()],
         // Not on all databases.
         marked: Vec::new(),

@@ -213,6 +213,9 @@ fn settings(relay: RelayBuilder, scenario: Scenario, role: Role) -> RelayBuilder
     }
 }
 
+/// What the handlers of all children are called.
+pub const SINK: &str = "handler";
+
 /// Writes down what it is given, and what it makes of it.
 fn handler(
     writer: &Arc<Writer>,
@@ -220,9 +223,9 @@ fn handler(
     takes: Duration,
 ) -> impl Fn(Delivery) -> std::pin::Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>> + Send + Sync + 'static
 {
-    let (writer, sink) = (Arc::clone(writer), name.to_owned());
+    let (writer, by) = (Arc::clone(writer), name.to_owned());
     move |delivery: Delivery| {
-        let (writer, sink) = (Arc::clone(&writer), sink.clone());
+        let (writer, by) = (Arc::clone(&writer), by.clone());
         Box::pin(async move {
             let temper = Temper::of(delivery.event.payload().bytes());
             let takes = if temper == Temper::Slow { SLOW } else { takes };
@@ -238,8 +241,8 @@ fn handler(
             let event = &delivery.event;
             let record = Record::Delivery(history::Delivery {
                 at: now(),
-                by: sink.clone(),
-                sink,
+                by,
+                sink: SINK.to_owned(),
                 event: event.id(),
                 payload: String::from_utf8_lossy(event.payload().bytes()).into_owned(),
                 headers: headers(event),
