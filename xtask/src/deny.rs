@@ -2,17 +2,20 @@
 //!
 //! * cargo-deny is brought along: where it is missing, or too old for `deny.toml`, it is built once into `target/tools`, of the
 //!   [version](VERSION) that is known to understand it. Nothing but crates.io is needed for that.
-//! * Bans, licences and sources are checked always, for the workspace and for the benchmarks, which are one of their own.
-//! * Advisories are a repository on GitHub. Where it can be reached, one that concerns a dependency fails the step; where it
-//!   cannot, a line says that they were not checked.
+//! * Licences and sources are checked always, for the workspace and for the benchmarks, which are one of their own; bans for
+//!   the workspace alone.
+//! * Advisories are a repository on GitHub. Where it can be reached, one that concerns a dependency fails the step; where the
+//!   network does not let it be, a line says that they were not checked, and why. That they cannot be had for any other reason
+//!   fails the step: a mistake in `deny.toml` does not switch them off.
 //! * A build without optimisations: it takes a third of the time to make, and the check itself is a matter of seconds.
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::cargo;
 use crate::step::{Run, finish};
@@ -22,6 +25,12 @@ const VERSION: &str = "0.20.2";
 
 /// The oldest whose configuration is written as ours is.
 const OLDEST: (u32, u32) = (0, 18);
+
+/// Where the advisories are.
+const ADVISORIES: &str = "https://github.com/RustSec/advisory-db";
+
+/// What git says of a connection that ended before everything had come.
+const BROKEN_OFF: [&str; 3] = ["early EOF", "RPC failed", "the remote end hung up unexpectedly"];
 
 /// How long the advisories may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -38,10 +47,10 @@ pub(crate) fn run(run: &Run<'_>) -> Result<()> {
     for (manifest, checks) in CHECKED {
         finish(deny(run, &program, manifest, &["check"], checks))?;
     }
-    if !fetched(run, &program)? {
+    if let Some(why) = unreachable(run, &program)? {
+        println!("{why}");
         println!(
-            "NOT CHECKED: advisories, since https://github.com/RustSec/advisory-db cannot be reached from here; where it can, \
-             this step checks them, too"
+            "NOT CHECKED: advisories, since {ADVISORIES} cannot be reached from here; where it can, this step checks them, too"
         );
         return Ok(());
     }
@@ -92,25 +101,39 @@ fn is_new_enough(said: &str) -> bool {
     }
 }
 
-/// Fetches the advisories; whether they came.
-fn fetched(run: &Run<'_>, program: &Path) -> Result<bool> {
+/// Fetches the advisories; why they cannot be reached, if they cannot. Any other failure is an error.
+fn unreachable(run: &Run<'_>, program: &Path) -> Result<Option<String>> {
+    // Not a pipe: git, which outlives cargo-deny where that is killed, would keep it open.
+    let log = run.layout.target.join("advisories.log");
+    let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = deny(run, program, "Cargo.toml", &["fetch"], &["db"]);
+    // Git asks nobody for a password, and says what is wrong in the words that are looked for.
+    command.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C");
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(file)
         .spawn()
         .with_context(|| format!("cannot run {}", program.display()))?;
+    let said = || fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned());
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status.success());
+        match child.try_wait()? {
+            Some(status) if status.success() => return Ok(None),
+            Some(_) if is_of_the_network(&said()?) => return Ok(Some(said()?)),
+            Some(status) => bail!("the advisories cannot be fetched ({status}):\n{}", said()?),
+            None => thread::sleep(Duration::from_millis(200)),
         }
-        thread::sleep(Duration::from_millis(200));
     }
     child.kill()?;
     child.wait()?;
-    Ok(false)
+    Ok(Some(format!("{}\nit took longer than {PATIENCE:?}", said()?)))
+}
+
+/// Whether what `cargo deny fetch` says is that the network does not let it reach the advisories.
+fn is_of_the_network(said: &str) -> bool {
+    said.contains(&format!("fatal: unable to access '{ADVISORIES}"))
+        || BROKEN_OFF.into_iter().any(|words| said.contains(words))
 }
 
 #[cfg(test)]
@@ -130,6 +153,44 @@ mod tests {
             assert_eq!(is_new_enough(said), new, "{said}");
         }
         assert!(is_new_enough(&format!("cargo-deny {VERSION}")));
+    }
+
+    /// As cargo-deny and git say it, but for the names of directories.
+    #[test]
+    fn only_the_network_excuses_from_the_advisories() {
+        let fetch = "[ERROR] failed to fetch database: ";
+        let of_git = format!("{fetch}failed to fetch advisory database {ADVISORIES} with cli: failed to ");
+        for (said, of_the_network) in [
+            (
+                format!(
+                    "{of_git}clone: [\"clone\"]\nfatal: unable to access '{ADVISORIES}/': Could not resolve host"
+                ),
+                true,
+            ),
+            (
+                format!(
+                    "{of_git}fetch: [\"fetch\"]\nfatal: unable to access '{ADVISORIES}/': Connection refused"
+                ),
+                true,
+            ),
+            (format!("{of_git}clone: [\"clone\"]\nfatal: early EOF"), true),
+            (format!("{of_git}clone: failed to spawn git: No such file or directory (os error 2)"), false),
+            (
+                format!("{of_git}clone: [\"clone\"]\nfatal: Remote branch main not found in upstream origin"),
+                false,
+            ),
+            (format!("{fetch}failed to acquire advisory database lock: failed to obtain lock file"), false),
+            (
+                "fatal: unable to access 'https://example.com/advisories/': Could not resolve host"
+                    .to_owned(),
+                false,
+            ),
+            ("[ERROR] failed to validate configuration file deny.toml".to_owned(), false),
+            ("error[wanted]: \n2 | db-urls=\"x\"\n  | expected an array".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(is_of_the_network(&said), of_the_network, "{said}");
+        }
     }
 
     /// Every workspace of this repository is checked.

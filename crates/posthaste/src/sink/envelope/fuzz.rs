@@ -13,7 +13,7 @@ use crate::testing;
 /// A seed is the headers, as for `stored`, which stand in every other place as well.
 #[test]
 fn si3_no_row_steers_its_transport() {
-    each_input("stored", |input| {
+    each_input("stored", 250, |input| {
         let Some(text) = text(input) else { return };
         let mut event = Event::builder("t").bytes("x", input.to_vec()).build().unwrap();
         event.topic = text.into();

@@ -6,7 +6,7 @@ use crate::fuzz::{each_input, text};
 /// A seed is the headers, a line with `---`, and the payload.
 #[test]
 fn st7_a_row_is_an_event_or_says_why_it_cannot_be_read() {
-    each_input("stored", |input| {
+    each_input("stored", 13_000, |input| {
         let at = input.windows(5).position(|part| part == b"\n---\n");
         let (headers, payload) = at.map_or((input, &b"1"[..]), |at| (&input[..at], &input[at + 5..]));
         let Some(headers) = text(headers) else { return };

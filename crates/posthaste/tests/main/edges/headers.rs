@@ -26,7 +26,7 @@ const TRANSPORT: [&str; 13] = [
 /// A seed is a header on each line: its name, `: `, its value.
 #[test]
 fn si3_headers_are_refused_or_can_be_read_back() {
-    each_input("headers", |input| {
+    each_input("headers", 8_000, |input| {
         let Some(text) = text(input) else { return };
         let mut event = Event::json("edge", &1).unwrap();
         for line in text.split('\n') {

@@ -7,7 +7,7 @@ use crate::harness::fuzz::{each_input, text};
 
 #[test]
 fn st2_a_name_is_plain_or_refused() {
-    each_input("names", |input| {
+    each_input("names", 30_000, |input| {
         let Some(text) = text(input) else { return };
         let is_plain = |part: &str| {
             let mut bytes = part.bytes();
@@ -35,7 +35,7 @@ fn st2_a_name_is_plain_or_refused() {
 
 #[test]
 fn ev1_an_id_is_128_bits_or_refused() {
-    each_input("names", |input| {
+    each_input("names", 40_000, |input| {
         let Some(text) = text(input) else { return };
         match parse_id(text) {
             Ok(id) => {

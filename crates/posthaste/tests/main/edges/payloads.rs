@@ -25,7 +25,7 @@ struct Document<'a> {
 
 #[test]
 fn ev2_json_is_taken_or_refused_and_arrives_as_it_was() {
-    each_input("json", |input| {
+    each_input("json", 15_000, |input| {
         let Some(json) = text(input) else { return };
         match Event::builder("edge").json_text(json).and_then(EventBuilder::build) {
             Ok(event) => arrives(&event, json),
@@ -63,7 +63,7 @@ fn arrives(event: &Event, json: &str) {
 
 #[test]
 fn ev2_bytes_arrive_as_they_were() {
-    each_input("json", |input| {
+    each_input("json", 700, |input| {
         let event = Event::builder("edge").bytes("application/x-edge", input.to_vec()).build().unwrap();
         let delivery = testing::delivery(event);
         for format in Format::ALL {

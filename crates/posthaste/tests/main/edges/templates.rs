@@ -12,7 +12,7 @@ const FIELDS: [&str; 7] =
 /// A seed is a template, and on the lines behind it the values of an event.
 #[test]
 fn di4_a_template_is_refused_or_makes_destinations() {
-    each_input("templates", |input| {
+    each_input("templates", 25_000, |input| {
         let Some(text) = text(input) else { return };
         let mut lines = text.split('\n');
         let template = lines.next().unwrap();

@@ -2,21 +2,25 @@
 //!
 //! | variable | default | why |
 //! |---|---|---|
-//! | `POSTHASTE_FUZZ_SECONDS` | [`INPUTS`], however long they take | the same inputs on every machine: a test does not fail on a quick one alone |
+//! | `POSTHASTE_FUZZ_SECONDS` | the target's number of inputs, however long they take | the same inputs on every machine: a test does not fail on a quick one alone |
 //! | `POSTHASTE_FUZZ_SEED` | 1 | the same inputs each time; another number tries others |
 //!
-//! A directory of `tests/corpus` is a target, a file in it a seed: one input as bytes. Every seed is tried first, as it is. An
-//! input that fails, or takes longer than [`PATIENCE`], is written to a file, whose name is printed: mend what it shows and put
-//! it among the seeds. The tests of both crates read this file.
+//! A directory of `tests/corpus` is a target, a file in it a seed: one input as bytes. Every seed is tried first, as it is.
+//!
+//! An input stands in a file while it is tried, so that it is there whatever it does: one that fails or takes longer than
+//! [`PATIENCE`], but also one that never ends, or ends the process. The file's name is printed before the first of them; where
+//! all went well, it is gone afterwards. Mend what an input shows and put it among the seeds.
+//!
+//! The tests of both crates read this file.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Seek as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-
-/// How many changed seeds are tried where no time is given: a few seconds' worth.
-const INPUTS: u64 = 500;
 
 /// How long one input may take, on a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -79,10 +83,12 @@ const TOKENS: &[&[u8]] = &[
     b"${HOME}",
 ];
 
-/// Gives every seed of the target, and then random changes of them, to a check that panics if it is not content.
-pub(crate) fn each_input(target: &str, mut check: impl FnMut(&[u8])) {
+/// Gives every seed of the target, and then so many random changes of them, to a check that panics if it is not content. The
+/// number is what takes about two seconds without optimisations.
+pub(crate) fn each_input(target: &str, inputs: u64, mut check: impl FnMut(&[u8])) {
     let seeds = seeds(target);
-    let mut run = Run { target, input: Vec::new() };
+    let mut run = Run::new(target);
+    println!("{target}: the input that is tried is in {}", run.path.display());
     for seed in &seeds {
         run.try_one(seed.clone(), &mut check);
     }
@@ -90,7 +96,7 @@ pub(crate) fn each_input(target: &str, mut check: impl FnMut(&[u8])) {
     let time = std::env::var("POSTHASTE_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
     let end = time.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut tried = 0;
-    while end.map_or(tried < INPUTS, |end| Instant::now() < end) {
+    while end.map_or(tried < inputs, |end| Instant::now() < end) {
         run.try_one(changed(&seeds, &mut random), &mut check);
         tried += 1;
     }
@@ -116,15 +122,31 @@ pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// An input that is being tried.
+/// The input that is being tried, and its file.
 struct Run<'a> {
     target: &'a str,
     input: Vec<u8>,
+    path: PathBuf,
+    /// Open all the time: to open and close it for each input would take longer than many a check.
+    file: File,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(target: &'a str) -> Self {
+        /// Several tests of a process may have one target.
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        let (process, run) = (std::process::id(), RUNS.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("posthaste-{target}-{process}-{run}.input"));
+        let file = File::create(&path)
+            .unwrap_or_else(|error| panic!("no input can be kept in {}: {error}", path.display()));
+        Self { target, input: Vec::new(), path, file }
+    }
+
     fn try_one(&mut self, input: Vec<u8>, check: &mut impl FnMut(&[u8])) {
         self.input = input;
+        self.file.rewind().unwrap();
+        self.file.write_all(&self.input).unwrap();
+        self.file.set_len(self.input.len() as u64).unwrap();
         let began = Instant::now();
         check(&self.input);
         let took = began.elapsed();
@@ -132,23 +154,19 @@ impl Run<'_> {
     }
 }
 
-/// Keeps the input that has failed.
+/// Leaves the file of an input that has failed, and of no other.
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
+            let _ = std::fs::remove_file(&self.path);
             return;
         }
-        let hash = self.input.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        let file = std::env::temp_dir().join(format!("posthaste-{}-{hash:016x}", self.target));
-        let kept = std::fs::write(&file, &self.input);
         let mut shown = String::new();
         for byte in self.input.iter().take(400) {
             let _ = write!(shown, "{}", byte.escape_ascii());
         }
         // Seen where the test's own words are.
-        println!("{}: this input failed ({kept:?}: {}): {shown}", self.target, file.display());
+        println!("{}: this input failed ({}): {shown}", self.target, self.path.display());
     }
 }
 
@@ -214,4 +232,38 @@ fn most_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes / 1024)
+}
+
+mod tests {
+    use super::*;
+
+    /// Also one that is shorter than the one before it.
+    #[test]
+    fn pr2_an_input_is_in_its_file_while_it_is_tried() {
+        let mut run = Run::new("kept");
+        let path = run.path.clone();
+        for input in [&b"the first"[..], b"a longer one \0\xff", b"", b"short"] {
+            let mut tried = false;
+            run.try_one(input.to_vec(), &mut |given| {
+                assert_eq!((given, std::fs::read(&path).unwrap().as_slice()), (input, input));
+                tried = true;
+            });
+            assert!(tried);
+        }
+        drop(run);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn pr2_an_input_that_fails_stays_in_its_file() {
+        let mut run = Run::new("failed");
+        let path = run.path.clone();
+        let failed = std::thread::spawn(move || {
+            run.try_one(b"good".to_vec(), &mut |_| {});
+            run.try_one(b"bad".to_vec(), &mut |_| panic!("as it has to"));
+        });
+        assert!(failed.join().is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"bad");
+        std::fs::remove_file(&path).unwrap();
+    }
 }
