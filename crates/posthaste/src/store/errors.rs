@@ -13,6 +13,8 @@ pub(crate) fn client_kind(error: &SqlxError) -> ErrorKind {
     match error {
         SqlxError::Io(_)
         | SqlxError::Tls(_)
+        // Among others the end of a connection in the middle of its first words, which sqlx takes for an answer.
+        | SqlxError::Protocol(_)
         | SqlxError::PoolTimedOut
         | SqlxError::PoolClosed
         | SqlxError::WorkerCrashed => ErrorKind::Unreachable,
@@ -111,4 +113,16 @@ pub(crate) async fn of_queue<A>(store: &impl Store, answer: Result<A>) -> Result
         }
         _ => error,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So is the end of a connection in the middle of its first words.
+    #[test]
+    fn re11_what_the_other_side_says_wrongly_is_an_outage() {
+        let said = SqlxError::Protocol("unexpected response from SSLRequest: 0x00".to_owned());
+        assert_eq!(client_kind(&said), ErrorKind::Unreachable);
+    }
 }
