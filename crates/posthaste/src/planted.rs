@@ -1,7 +1,8 @@
 //! Bugs on purpose: for this project's own tests, which see that whoever checks a run under fire finds each of them.
 //!
 //! They are there with the feature `__planted-bugs` alone, and do nothing unless the variable `POSTHASTE_PLANTED_BUG` names
-//! one; a process that has one says so, in its log and on standard error. PostgreSQL is enough: what is checked is the checker, and it reads the same history whatever the database was.
+//! one; a process that has one says so, in its log and on standard error. PostgreSQL is enough: what is checked is the checker,
+//! and it reads the same history whatever the database was.
 //!
 //! | bug | what is wrong |
 //! |---|---|
