@@ -26,6 +26,9 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     }
     let mut command = std::process::Command::new(layout.target.join("release/posthaste-torture"));
     command.args(arguments);
+    if arguments.iter().any(|argument| ["-h", "--help", "--check"].contains(&argument.as_str())) {
+        return ended(command);
+    }
     let containers = install::ensure()?;
     if let [first, ..] = containers[..] {
         bail!(
@@ -45,6 +48,10 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     let histories = layout.target.join("torture");
     std::fs::create_dir_all(&histories).with_context(|| format!("cannot make {}", histories.display()))?;
     command.env("POSTHASTE_TORTURE_HOME", histories);
+    ended(command)
+}
+
+fn ended(mut command: std::process::Command) -> Result<()> {
     let status = command.status().context("cannot run posthaste-torture")?;
     if !status.success() {
         bail!("the torture ended with {status}");

@@ -176,13 +176,13 @@ impl fmt::Display for Report {
         writeln!(f, "  rolled back          {:>9}", self.rolled_back)?;
         writeln!(f, "  end never learned    {:>9}", self.unknown)?;
         writeln!(f, "  enqueued once more   {:>9}", self.repeated)?;
-        writeln!(f, "deliveries             {:>9}", self.deliveries)?;
+        writeln!(f, "given to sinks         {:>9}", self.deliveries)?;
         writeln!(f, "  duplicates           {:>9}", self.duplicates)?;
         writeln!(f, "dead                   {:>9}", self.dead)?;
         writeln!(f, "losses                 {:>9}", self.losses)?;
         writeln!(
             f,
-            "faults                 {:>9}  from a fault's end to the next delivery of whom it befell",
+            "faults, without fills  {:>9}  from a fault's end to the next delivery of whom it befell",
             self.fault_count()
         )?;
         for (kind, of_kind) in &self.faults {

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::audit;
 use crate::checker::{self, Rules};
@@ -24,6 +24,9 @@ const SLACK: Duration = Duration::from_secs(5);
 
 /// Where the plan is, in the directory of the history.
 const PLAN: &str = "plan.json";
+
+/// The part of the history that is the database's own record.
+const DATABASE: &str = "database";
 
 /// How a run went.
 #[derive(Debug)]
@@ -72,8 +75,14 @@ pub async fn run(plan: &Plan, directory: &Path, tell: &dyn Fn(String)) -> Result
 
 /// The plan of a run whose history was kept.
 pub fn planned(directory: &Path) -> Result<Plan> {
-    let file = directory.join(PLAN);
-    let text = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    let shown = directory.display();
+    let text =
+        std::fs::read(directory.join(PLAN)).with_context(|| format!("{shown} is no history of a run"))?;
+    // It is written in the end.
+    ensure!(
+        directory.join(format!("{DATABASE}.jsonl")).exists(),
+        "the run of {shown} did not come to its end: it cannot be judged"
+    );
     Ok(serde_json::from_slice(&text)?)
 }
 
@@ -113,7 +122,7 @@ async fn fire(plan: &Plan, cluster: &Cluster, directory: &Path, tell: &dyn Fn(St
 
 /// Adds what the database and the broker know.
 async fn collect(plan: &Plan, cluster: &Cluster, directory: &Path) -> Result<()> {
-    let writer = Writer::open(directory, "database")?;
+    let writer = Writer::open(directory, DATABASE)?;
     audit::collect(&cluster.database_url().await, &plan.audited(), &writer)
         .await
         .context("the database's record")?;
