@@ -210,11 +210,10 @@ impl History {
             if of(&state.committed[id].aggregate)
                 && let Some(delivered) = state.delivered_at.get(id)
             {
-                all.push(delivered.saturating_duration_since(*at));
+                all.push((at.duration_since(since), delivered.saturating_duration_since(*at)));
             }
         }
-        all.sort();
-        Latencies(all)
+        Latencies::new(all)
     }
 
     /// Judges it; one that is found guilty is written to a file, to be looked at.
@@ -362,25 +361,67 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Latencies, the lowest first.
-pub struct Latencies(Vec<Duration>);
+/// How long events took.
+pub struct Latencies {
+    /// Of all, the lowest first.
+    all: Vec<Duration>,
+    /// Of those that were committed in each half second, the lowest first.
+    parts: Vec<Vec<Duration>>,
+}
 
 impl Latencies {
+    const PART: Duration = Duration::from_millis(500);
+
+    /// Since when each was committed, and how long it took.
+    fn new(mut latencies: Vec<(Duration, Duration)>) -> Self {
+        latencies.sort_by_key(|(_, took)| *took);
+        let mut parts = BTreeMap::<u128, Vec<Duration>>::new();
+        for (committed, took) in &latencies {
+            parts.entry(committed.as_millis() / Self::PART.as_millis()).or_default().push(*took);
+        }
+        let all = latencies.into_iter().map(|(_, took)| took).collect();
+        Self { all, parts: parts.into_values().collect() }
+    }
+
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.all.len()
     }
 
     /// Below which so many of a hundred are.
     pub fn percentile(&self, percent: usize) -> Duration {
-        let at = (self.0.len() * percent).div_ceil(100).max(1) - 1;
-        self.0.get(at).copied().unwrap_or_default()
+        percentile(&self.all, percent)
     }
+
+    /// The ninety-ninth percentile of a usual half second. The machine stands still now and then, and those who ran at that
+    /// moment fare ill whatever they are beside; whoever is held up by something that is there all the time is held up in each.
+    pub fn usual(&self) -> Duration {
+        let mut parts: Vec<Duration> = self.parts.iter().map(|part| percentile(part, 99)).collect();
+        parts.sort();
+        percentile(&parts, 50)
+    }
+
+    /// That these, beside something that might hold them up, fared about as the others did without it.
+    #[track_caller]
+    pub fn assert_like(&self, alone: &Self, what: &str) {
+        let allowed = 2 * alone.usual() + Duration::from_millis(25);
+        assert!(self.usual() <= allowed, "{what}: {self}; without it: {alone}");
+    }
+}
+
+/// Of sorted ones, below which so many of a hundred are.
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let at = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+    sorted.get(at).copied().unwrap_or_default()
 }
 
 impl fmt::Display for Latencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [half, most, all] = [50, 99, 100].map(|percent| self.percentile(percent));
-        write!(f, "{} events: p50 {half:.1?}, p99 {most:.1?}, longest {all:.1?}", self.0.len())
+        let (count, usual) = (self.count(), self.usual());
+        write!(
+            f,
+            "{count} events: p50 {half:.1?}, p99 {most:.1?}, of a usual half second {usual:.1?}, longest {all:.1?}"
+        )
     }
 }
 
@@ -522,5 +563,21 @@ mod tests {
         assert!(!history.verdict().is_clean());
         history.discarded(Uuid::from_u128(2));
         history.assert_clean();
+    }
+
+    #[test]
+    fn sm2_latencies_tell_who_is_held_up_from_a_moment_at_which_the_machine_stood_still() {
+        let millis = Duration::from_millis;
+        // For four seconds one every ten milliseconds, which takes as long as this says of it.
+        let of = |takes: fn(u64) -> u64| {
+            Latencies::new((0..400).map(|n| (millis(n * 10), millis(takes(n)))).collect())
+        };
+        let alone = of(|n| 5 + n % 7);
+        let stood_still = of(|n| if n < 60 { 600 - 10 * n } else { 5 + n % 7 });
+        assert!(stood_still.percentile(99) > 2 * alone.percentile(99) + millis(25));
+        stood_still.assert_like(&alone, "one stall");
+        let held_up = of(|n| if n % 50 == 0 { 200 } else { 5 });
+        let assert = std::panic::AssertUnwindSafe(|| held_up.assert_like(&alone, "one in fifty"));
+        assert!(std::panic::catch_unwind(assert).is_err(), "{held_up}");
     }
 }

@@ -33,13 +33,6 @@ conformance_sql_by_kind!(
 const POISON: u64 = 101;
 const TAIL: u64 = 10_000;
 
-/// How much worse others may fare beside a poisoned aggregate than beside a healthy one.
-#[track_caller]
-fn assert_alike(before: &Latencies, after: &Latencies) {
-    let allowed = 2 * before.percentile(99) + Duration::from_millis(25);
-    assert!(after.percentile(99) <= allowed, "before: {before}; then: {after}");
-}
-
 /// A busy aggregate, at a rate that its handler keeps up with, and others at a steady one; how the others fared.
 async fn traffic(db: &Db, history: &History, busy: &str, first: u64) -> Latencies {
     let producing = async {
@@ -119,7 +112,7 @@ async fn poisoned(kind: Kind, failure: fn() -> Failure, mend: bool) {
     fleet.stop().await;
     history.assert_clean();
     assert_eq!(db.count(Status::Dead).await, 0);
-    assert_alike(&before, &then);
+    then.assert_like(&before, "beside a poisoned one");
     assert!(during.percentile(99) < 2 * SECOND, "the others waited for the tail: {during}");
     done(db).await;
 }

@@ -57,7 +57,6 @@ async fn open_transactions(long: Duration) {
     steady(&db, &history, "other-", 200, SECOND).await;
     let alone = others().await;
     println!("alone: {alone}");
-    let allowed = 2 * alone.percentile(99) + Duration::from_millis(25);
     let mut fared = Vec::new();
 
     // One that has written to the stream.
@@ -94,7 +93,7 @@ async fn open_transactions(long: Duration) {
     for (how, latencies) in fared {
         println!("{how}: {latencies}");
         assert!(latencies.count() > 100, "{how}: {latencies}");
-        assert!(latencies.percentile(99) <= allowed, "{how}: {latencies}; alone: {alone}");
+        latencies.assert_like(&alone, how);
     }
     done(db).await;
 }
