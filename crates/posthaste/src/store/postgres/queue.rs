@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::{Stream, TryStreamExt};
 use sqlx::postgres::{PgPool, PgRow};
-use sqlx::{AssertSqlSafe, Row};
-use time::OffsetDateTime;
+use sqlx::{AssertSqlSafe, Row, ValueRef as _};
 use uuid::Uuid;
 
-use super::columns::{EVENT_COLUMNS, Types, decode};
+use super::columns::{Arrived, BEHIND_DELIVERY, DELIVERY_COLUMNS, Types, available_at, decode_delivery};
 use crate::store::claim::{BEFORE_IT, EXHAUSTED};
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
@@ -42,7 +41,12 @@ UPDATE {table} AS o
         LIMIT (SELECT $3::bigint)
           FOR UPDATE SKIP LOCKED))
    AND {unsynced}
-RETURNING {columns}, seq, attempts, created_at, outcome, last_error";
+RETURNING {columns}, attempts, outcome, last_error";
+
+/// Where a claim's answer has what is said of the lease.
+const ATTEMPTS: usize = BEHIND_DELIVERY;
+const OUTCOME: usize = ATTEMPTS + 1;
+const LAST_ERROR: usize = OUTCOME + 1;
 
 const SPENT: &str = "(o.attempts > 0 AND o.attempts >= coalesce(($5::jsonb ->> o.topic)::int, $4))";
 
@@ -216,7 +220,7 @@ impl Statements {
                 .with("{after}", after)
                 .with("{topics}", topics)
                 .with("{before_it}", BEFORE_IT)
-                .with("{columns}", EVENT_COLUMNS)
+                .with("{columns}", DELIVERY_COLUMNS)
         };
         Self {
             plans: Plans::default(),
@@ -280,21 +284,21 @@ async fn read_batch(
     let mut undecodable = Vec::new();
     let mut types = None;
     while let Some(row) = rows.try_next().await? {
-        let types = *types.get_or_insert_with(|| Types::of(&row));
-        let (id, sequence, available_at): (Uuid, i64, OffsetDateTime) =
-            (row.try_get(0)?, row.try_get(15)?, row.try_get(14)?);
+        let types = *types.get_or_insert_with(|| Types::of_delivery::<i32>(&row));
+        let Arrived { id, sequence, created_at, event } = decode_delivery(&row, types)?;
+        let available_at = available_at(&row, types, created_at)?;
         batch.mark = batch.mark.max(Some(Mark { available_at, sequence }));
         let topic = || row.try_get::<String, _>(1).unwrap_or_default();
-        if row.try_get::<Option<&str>, _>(18)?.is_some() {
-            let reason = row.try_get::<Option<String>, _>(19)?.unwrap_or_default();
+        if !row.try_get_raw(OUTCOME)?.is_null() {
+            let reason = row.try_get::<Option<String>, _>(LAST_ERROR)?.unwrap_or_default();
             batch.buried.push(Buried { id, sequence, topic: topic(), reason });
             continue;
         }
-        match decode(&row, types) {
+        match event {
             Ok(event) => {
-                let attempt = u32::try_from(row.try_get::<i32, _>(16)?).unwrap_or(0);
+                let attempt = u32::try_from(types.get::<i32>(&row, ATTEMPTS)?).unwrap_or(0);
                 let lease = Lease { id, sequence, holder: Arc::clone(holder), attempt };
-                batch.events.push(Claimed { event: Arc::new(event), lease, created_at: row.try_get(17)? });
+                batch.events.push(Claimed { event, lease, created_at });
             }
             Err(reason) => undecodable.push(Buried { id, sequence, topic: topic(), reason }),
         }

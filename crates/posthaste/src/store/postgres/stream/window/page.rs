@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
-use sqlx::Row as _;
 use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{Row as _, ValueRef as _};
 
-use super::super::super::columns::{Types, decode};
+use super::super::super::columns::{Arrived, BEHIND_DELIVERY, DELIVERY_COLUMNS, Types, decode_delivery};
 use super::super::lanes;
 use super::super::snapshot::Snapshot;
 use super::WindowReader;
@@ -23,12 +23,16 @@ use crate::store::{Dialect, TableName};
 /// For how many rows there is room before the first has come.
 const EXPECTED: u32 = 1000;
 
-/// The columns of a page, in the order of [`decode`] and [`read_row`]. What is as it mostly is, is left out: to send a value
-/// and to read it takes longer than to compare it. A row may have been written after the statement began, and be shown: by the
-/// time of the beginning it would be taken for delayed, and lose its place.
-const COLUMNS: &str = "id, topic, event_type, aggregate_type, aggregate_id, nullif(namespace::text COLLATE \"C\", 'default') AS namespace, tenant_id,
-                   dedupe_key, content_type, headers, payload, payload_bytes, nullif(version, 1) AS version, occurred_at,
-                   available_at, seq, created_at, lane, nullif(available_at > clock_timestamp(), false) AS delayed";
+/// The columns of a page behind those of a delivery, in the order of [`read_row`]. What is available since it was created is not
+/// delayed; of others, a row may have been written after the statement began, and be shown: by the time of the beginning it would
+/// be taken for delayed, and lose its place.
+const COLUMNS: &str = "lane, CASE WHEN available_at > created_at THEN nullif(available_at > clock_timestamp(), false) END AS delayed";
+
+/// Where a page has them, and what is said of it as a whole.
+const LANE: usize = BEHIND_DELIVERY;
+const DELAYED: usize = LANE + 1;
+const NOW: usize = DELAYED + 1;
+const TOP: usize = NOW + 1;
 
 // $1 and $2: from which transaction on none had ended in the base, and which below had not. $3 base_seq, $4 limit, $5 lanes,
 // $6 the seq after which to read, $7 the target, or null for now, $8 whether the highest seq is asked for. What lies below
@@ -101,7 +105,9 @@ impl Statements {
         let statement = |sql| {
             Statement::new(Dialect::Postgres, table, sql)
                 .with_rendered("{said}", &Statement::new(Dialect::Postgres, table, SAID))
-                .with("{page}", COLUMNS)
+                .with("{page}", "{delivery}, {more}")
+                .with("{delivery}", DELIVERY_COLUMNS)
+                .with("{more}", COLUMNS)
                 .with("{fresh}", IS_FRESH)
                 .with("{within}", WITHIN)
                 .with("{most}", MOST)
@@ -193,12 +199,12 @@ impl Answer {
         let mut types = None;
         while let Some(row) = sent.try_next().await? {
             if types.is_none() && !recovers {
-                (answer.now, answer.top) = (row.try_get(19)?, row.try_get(20)?);
-                if row.try_get::<Option<i64>, _>(15)?.is_none() {
+                (answer.now, answer.top) = (row.try_get(NOW)?, row.try_get(TOP)?);
+                if row.try_get_raw(LANE)?.is_null() {
                     continue;
                 }
             }
-            let types = *types.get_or_insert_with(|| Types::of(&row));
+            let types = *types.get_or_insert_with(|| Types::of_delivery::<i16>(&row));
             answer.rows.push(read_row(&row, types, &question.holds)?);
         }
         Ok(answer)
@@ -206,15 +212,15 @@ impl Answer {
 }
 
 fn read_row(row: &PgRow, types: Types, holds: &[Hold]) -> sqlx::Result<Row> {
-    let lane = row.try_get::<i16, _>(17)? as u16;
-    let event = decode(row, types).map(Arc::new);
+    let lane = types.get::<i16>(row, LANE)? as u16;
+    let Arrived { id, sequence, created_at, event } = decode_delivery(row, types)?;
     let topic = || row.try_get(1).unwrap_or_default();
     Ok(Row {
         hold: holds.iter().find(|hold| hold.lane == lane).copied().unwrap_or(Hold { lane, fence: 0 }),
-        sequence: row.try_get(15)?,
-        id: row.try_get(0)?,
-        created_at: row.try_get(16)?,
-        delayed: row.try_get::<Option<bool>, _>(18)?.unwrap_or(false),
+        sequence,
+        id,
+        created_at,
+        delayed: !row.try_get_raw(DELAYED)?.is_null(),
         suspect: false,
         event: event.map_err(|reason| Unreadable { topic: topic(), reason }),
     })
