@@ -126,7 +126,9 @@ impl Engine {
         job.lane = self.place(&mut job.delivery);
         if let Ok(lane) = job.lane {
             self.learn_topic(lane, &job.delivery.event);
-            job._part = (job.source == Source::Claimed).then(|| Part::of(self, lane));
+            // The only route takes all there is.
+            let shares = job.source == Source::Claimed && self.ways.len() > 1;
+            job._part = shares.then(|| Part::of(self, lane));
         }
         self.joined_queue(&job);
         job

@@ -22,9 +22,51 @@ struct Line {
     /// The route of those that are called or run.
     way: Option<usize>,
     /// Those that wait for a worker.
-    called: BTreeSet<u64>,
+    called: Called,
     /// Those that wait to be called.
     waiting: BTreeMap<u64, Job>,
+}
+
+/// Tickets. Mostly there is one, and a tree of one would be made and thrown away for every event.
+#[derive(Default)]
+struct Called {
+    first: Option<u64>,
+    /// All of them are higher.
+    rest: BTreeSet<u64>,
+}
+
+impl Called {
+    fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The lowest.
+    fn first(&self) -> Option<u64> {
+        self.first
+    }
+
+    fn insert(&mut self, ticket: u64) {
+        match self.first {
+            Some(first) if first == ticket => {}
+            Some(first) => {
+                self.first = Some(first.min(ticket));
+                self.rest.insert(first.max(ticket));
+            }
+            None => self.first = Some(ticket),
+        }
+    }
+
+    fn remove(&mut self, ticket: u64) {
+        if self.first == Some(ticket) {
+            self.first = self.rest.pop_first();
+        } else {
+            self.rest.remove(&ticket);
+        }
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
 }
 
 impl Line {
@@ -34,7 +76,7 @@ impl Line {
 
     /// Whether nothing that stands here comes before this.
     fn begins_with(&self, ticket: u64) -> bool {
-        let called = self.called.first().is_none_or(|first| ticket < *first);
+        let called = self.called.first().is_none_or(|first| ticket < first);
         called && self.waiting.first_key_value().is_none_or(|(first, _)| ticket < *first)
     }
 }
@@ -83,7 +125,7 @@ impl Lines {
     pub(super) fn admit(&mut self, job: Job, company: &mut Company) -> Admitted {
         let Some((key, ticket)) = place(&job) else { return Admitted::Runs(job) };
         let line = self.0.entry(key).or_default();
-        line.called.remove(&ticket);
+        line.called.remove(ticket);
         if job.is_behind() {
             return Admitted::Behind(job);
         }
@@ -103,7 +145,7 @@ impl Lines {
         if let Some((key, ticket)) = place(job)
             && let Some(line) = self.0.get_mut(&key)
         {
-            line.called.remove(&ticket);
+            line.called.remove(ticket);
         }
     }
 
@@ -121,7 +163,7 @@ impl Lines {
     pub(super) fn call(&mut self, key: Key, most: usize, keeps_order: impl Fn(usize) -> bool) -> Vec<Job> {
         let Some(line) = self.0.get_mut(&key) else { return Vec::new() };
         line.running = false;
-        let until = line.called.first().copied().unwrap_or(u64::MAX);
+        let until = line.called.first().unwrap_or(u64::MAX);
         let mut called: Vec<Job> = Vec::new();
         while let Some(next) = line.waiting.first_entry() {
             let (ticket, way) = (*next.key(), next.get().way());
@@ -162,7 +204,7 @@ impl Lines {
         let Some((key, ticket)) = place(&job) else { return vec![job] };
         match self.0.get_mut(&key) {
             Some(line) if line.running => {
-                line.called.remove(&ticket);
+                line.called.remove(ticket);
                 line.waiting.insert(ticket, job);
                 Vec::new()
             }

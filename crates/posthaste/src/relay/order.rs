@@ -7,16 +7,17 @@
 
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
 
 use crate::event::Event;
 
-/// What an event is in order with, as the relay compares it.
+/// What an event is in order with, as the relay compares it. Of the thousands of aggregates that are under way at once, two that are
+/// the same to it would wait for each other, and no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Key(u128);
+pub(super) struct Key(u64);
 
 impl Key {
     /// The aggregate's; `None` for an event without one.
@@ -24,12 +25,9 @@ impl Key {
         // One without a type and one with an empty type are the same, as in the database.
         let kind = event.aggregate_type().unwrap_or_default();
         let aggregate = (event.namespace(), kind, event.aggregate_id()?);
-        let half = |salt: u8| {
-            let mut hasher = DefaultHasher::new();
-            (salt, aggregate).hash(&mut hasher);
-            u128::from(hasher.finish())
-        };
-        Some(Self(half(0) << 64 | half(1)))
+        let mut hasher = DefaultHasher::new();
+        aggregate.hash(&mut hasher);
+        Some(Self(hasher.finish()))
     }
 }
 
@@ -49,6 +47,9 @@ pub(super) struct Order {
     aggregates: Mutex<FxHashMap<Key, Aggregate>>,
     /// How many turns there were.
     turns: AtomicU64,
+    /// How many aggregates have failed, and how many turns are of forgotten ones: while there are none, nobody is behind, and no
+    /// event has to be looked up to know.
+    troubles: AtomicUsize,
 }
 
 /// One aggregate's events under way.
@@ -94,12 +95,51 @@ impl Order {
             Aggregate { waited_for: true, .. } => Standing::WaitedFor,
             _ => Standing::UnderWay,
         };
-        (Turn { order: Arc::clone(self), key, ticket, since: aggregate.since }, standing)
+        (Turn { order: Arc::clone(self), key, ticket, since: aggregate.since, has_ended: false }, standing)
     }
 
     /// What is under way of this aggregate is somebody else's by now: what of it has not begun comes behind what has.
     pub(super) fn forget(&self, key: Key) {
-        self.lock().remove(&key);
+        let mut order = self.lock();
+        if let Some(aggregate) = order.remove(&key) {
+            self.troubles.fetch_add(aggregate.under_way, Ordering::Release);
+            self.settle_trouble(&aggregate);
+        }
+    }
+
+    /// Ends the turns of these, which are many, at once.
+    pub(super) fn end(turns: impl Iterator<Item = Turn>) {
+        let mut turns = turns.peekable();
+        let Some(order) = turns.peek().map(|turn| Arc::clone(&turn.order)) else { return };
+        let mut aggregates = order.lock();
+        for mut turn in turns {
+            if Arc::ptr_eq(&turn.order, &order) {
+                turn.has_ended = true;
+                order.leave(&mut aggregates, turn.key, turn.since);
+            }
+        }
+    }
+
+    /// One of this aggregate is no longer under way.
+    fn leave(&self, aggregates: &mut FxHashMap<Key, Aggregate>, key: Key, since: u64) {
+        match aggregates.entry(key) {
+            Entry::Occupied(mut entry) if entry.get().since == since => {
+                entry.get_mut().under_way -= 1;
+                if entry.get().under_way == 0 {
+                    self.settle_trouble(&entry.remove());
+                }
+            }
+            _ => {
+                self.troubles.fetch_sub(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// This aggregate is gone.
+    fn settle_trouble(&self, aggregate: &Aggregate) {
+        if aggregate.failed.is_some() {
+            self.troubles.fetch_sub(1, Ordering::Release);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, FxHashMap<Key, Aggregate>> {
@@ -114,6 +154,7 @@ pub(super) struct Turn {
     key: Key,
     ticket: u64,
     since: u64,
+    has_ended: bool,
 }
 
 impl Turn {
@@ -140,12 +181,18 @@ impl Turn {
     /// It was not delivered: what comes behind it waits.
     pub(super) fn fail(&self) {
         self.with(|aggregate| {
+            if aggregate.failed.is_none() {
+                self.order.troubles.fetch_add(1, Ordering::Release);
+            }
             aggregate.failed = Some(aggregate.failed.map_or(self.ticket, |first| first.min(self.ticket)));
         });
     }
 
     /// Whether one before it was not delivered, or nobody knows.
     pub(super) fn is_behind(&self) -> bool {
+        if self.order.troubles.load(Ordering::Acquire) == 0 {
+            return false;
+        }
         self.with(|aggregate| aggregate.failed.is_some_and(|first| first < self.ticket)).unwrap_or(true)
     }
 
@@ -158,13 +205,8 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Entry::Occupied(mut entry) = self.order.lock().entry(self.key)
-            && entry.get().since == self.since
-        {
-            entry.get_mut().under_way -= 1;
-            if entry.get().under_way == 0 {
-                entry.remove();
-            }
+        if !self.has_ended {
+            self.order.leave(&mut self.order.lock(), self.key, self.since);
         }
     }
 }
@@ -243,5 +285,29 @@ mod tests {
         let later = order.join(key(1)).0;
         new.fail();
         assert!(later.is_behind());
+    }
+
+    #[test]
+    fn sm2_nobody_is_looked_up_while_there_is_no_trouble() {
+        let order = Arc::new(Order::default());
+        let troubles = || order.troubles.load(Ordering::Relaxed);
+        let join = |n| order.join(key(n)).0.unparked();
+        let (first, second, third) = (join(1), join(1), join(1));
+        first.fail();
+        second.fail();
+        assert_eq!((troubles(), third.is_behind()), (1, true), "once an aggregate");
+        drop(first);
+        Order::end([second, third].into_iter());
+        assert_eq!(troubles(), 0, "all of it has ended");
+        let (old, older) = (join(2), join(2));
+        old.fail();
+        order.forget(key(2));
+        assert_eq!(troubles(), 2, "whose turns are of nothing");
+        let new = join(2);
+        assert!(old.is_behind() && older.is_behind() && !new.is_behind());
+        Order::end([old, new].into_iter());
+        drop(older);
+        assert_eq!(troubles(), 0);
+        assert!(order.lock().is_empty());
     }
 }

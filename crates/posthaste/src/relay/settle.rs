@@ -18,6 +18,7 @@ use super::dispatch::Ended;
 use super::engine::Engine;
 use super::feed::{Heard, Said};
 use super::job::{Job, Note, Source};
+use super::order::Order;
 use super::outage::{Doing, Pauses};
 use super::verdict::Ending;
 use crate::error::{Error, ErrorKind};
@@ -198,8 +199,10 @@ fn is_hot(ended: &[Ended]) -> bool {
     ended.iter().all(|ended| ended.job.source == Source::Hot)
 }
 
-/// Gives the slots of these back. Those of claimed events, which are many, all at once: each by itself would lock the rest.
-fn free(done: Vec<Ended>) {
+/// Gives the slots of these back, and ends their turns. Those of claimed events, which are many, all at once: each by itself would
+/// lock the rest.
+fn free(mut done: Vec<Ended>) {
+    Order::end(done.iter_mut().filter_map(|ended| ended.job.turn.take()));
     let mut slots: Option<OwnedSemaphorePermit> = None;
     for Ended { job: Job { source, slot, .. }, .. } in done {
         match &mut slots {
