@@ -28,6 +28,8 @@ const ASK: Duration = Duration::from_secs(1);
 pub(super) const REPAIR: Duration = Duration::from_secs(10);
 /// How often at least, however long it takes.
 const REPAIR_RAREST: Duration = Duration::from_secs(600);
+/// How long a page that is on its way is waited for while others may say how events ended.
+const PAGE_COMES: Duration = Duration::from_secs(1);
 /// How long a parked event waits whose aggregate has others under way that have not ended yet.
 const JOSTLED: Duration = Duration::from_millis(50);
 
@@ -58,6 +60,7 @@ impl StreamFeed {
     /// Parked events that are due, and the next rows of its lanes. Whatever has been claimed or read and could not be given
     /// out, because the database failed in the middle of it or took too long, is given out the next time.
     pub(in super::super) async fn claim(&self, claim: &Claim) -> Result<Fed> {
+        self.wait_for_page(claim).await;
         let mut state = self.state.lock().await;
         let mut fed = Fed::default();
         if !self.has_looked() {
@@ -75,6 +78,19 @@ impl StreamFeed {
             Err(error) if fed.events.is_empty() && fed.buried.is_empty() => Err(error),
             Err(_) => Ok(Fed { more: true, ..fed }),
             Ok(()) => Ok(fed),
+        }
+    }
+
+    /// Waits for a page that is on its way, so that meanwhile it can be said how events ended.
+    async fn wait_for_page(&self, claim: &Claim) {
+        let coming = {
+            let state = self.state.lock().await;
+            let reads = state.kept.is_none() && !matches!(claim.topics, Topics::Only(_));
+            if reads { state.reader.coming() } else { None }
+        };
+        if let Some(coming) = coming {
+            // Who waits longer than that does so where the connection is given up with whoever stops waiting.
+            let _ = tokio::time::timeout(PAGE_COMES, coming).await;
         }
     }
 

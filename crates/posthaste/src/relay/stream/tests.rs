@@ -5,7 +5,10 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use time::OffsetDateTime;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::super::feed::{Fed, FedEvent, Heard, Said};
@@ -41,6 +44,8 @@ struct Memory {
     fails: bool,
     /// Whether nothing can be parked.
     cannot_park: bool,
+    /// A page is on its way until this is closed.
+    coming: Option<watch::Receiver<()>>,
 }
 
 impl Fake {
@@ -126,6 +131,11 @@ impl Reader for Fake {
     fn finished(&mut self, _: &[u16]) {}
 
     fn close(&mut self, _: &[u16]) {}
+
+    fn coming(&self) -> Option<BoxFuture<'static, ()>> {
+        let mut coming = self.said().coming.clone()?;
+        Some(Box::pin(async move { while coming.changed().await.is_ok() {} }))
+    }
 
     async fn read(&mut self, _: u32) -> Result<Page> {
         let mut said = self.said();
@@ -433,4 +443,35 @@ async fn sm2_who_waits_for_nobody_goes_on_in_a_busy_aggregate() {
     fake.page(2, &["a"]);
     assert_eq!(sequences(&claim(&feed, 2).await.unwrap()), [200]);
     assert!(fake.said().parked.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn sm1_events_end_while_a_page_is_on_its_way() {
+    let fake = Fake::default();
+    fake.page(1, &["a", "b"]);
+    fake.page(2, &["c"]);
+    let feed = feed(&fake).await;
+    let first = claim(&feed, 10).await.unwrap();
+    let (page, coming) = watch::channel(());
+    fake.said().coming = Some(coming);
+    let mut second = Box::pin(claim(&feed, 10));
+    assert!(second.as_mut().now_or_never().is_none(), "there is no page yet");
+    let settled = settle(&feed, &first, Verdict::Delivered).now_or_never();
+    assert!(settled.is_some_and(|heard| heard.lost.is_empty()));
+    assert_eq!(fake.said().finished, [1], "nobody has waited for the page");
+    drop(page);
+    assert_eq!(sequences(&second.await.unwrap()), [200]);
+}
+
+/// It would be waited for time and again, and nobody would ever give its connection up.
+#[tokio::test(start_paused = true)]
+async fn re11_a_page_that_never_comes_is_waited_for_where_its_connection_is_given_up() {
+    let fake = Fake::default();
+    fake.page(1, &["a"]);
+    let feed = feed(&fake).await;
+    let (_page, coming) = watch::channel(());
+    fake.said().coming = Some(coming);
+    let began = Instant::now();
+    assert_eq!(sequences(&claim(&feed, 10).await.unwrap()), [100]);
+    assert!(began.elapsed() < 2 * Duration::from_secs(1), "{:?}", began.elapsed());
 }

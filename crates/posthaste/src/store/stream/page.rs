@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -91,6 +92,12 @@ pub trait Reader: Send {
 
     /// Reads these no more; what was under way of them is forgotten.
     fn close(&mut self, lanes: &[u16]);
+
+    /// The end of waiting for a page that the database was asked for before its turn, if it has not answered yet. Whoever
+    /// waits for that before reading leaves the reader to others meanwhile.
+    fn coming(&self) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
 
     /// The next rows, at most so many, with a note in the database that they are under way.
     async fn read(&mut self, limit: u32) -> Result<Page>;

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use sqlx::postgres::PgConnection;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -40,17 +42,27 @@ impl Link {
 pub(super) struct Asked {
     question: Question,
     task: JoinSet<(PgConnection, sqlx::Result<Answer>, Instant)>,
+    /// Closed by the answer.
+    unanswered: watch::Receiver<()>,
 }
 
 impl Asked {
     pub(super) fn new(mut connection: PgConnection, statements: Arc<Statements>, question: Question) -> Self {
         let mut task = JoinSet::new();
         let asked = question.clone();
+        let (answers, unanswered) = watch::channel(());
         task.spawn(async move {
             let answer = statements.window.page.ask(&mut connection, &asked).await;
+            drop(answers);
             (connection, answer, Instant::now())
         });
-        Self { question, task }
+        Self { question, task, unanswered }
+    }
+
+    /// Ends with the answer, whatever it is, or when nobody asks any more.
+    pub(super) fn coming(&self) -> BoxFuture<'static, ()> {
+        let mut unanswered = self.unanswered.clone();
+        Box::pin(async move { while unanswered.changed().await.is_ok() {} })
     }
 
     /// Waits for the answer; the connection is free again.
