@@ -9,12 +9,13 @@
 //!
 //! It asks again at once while it gets all it asked for, soon after it got some, and more and more rarely, down
 //! to the poll interval, while it gets nothing. A claim starts where the last one left off, or a little before where there
-//! is no backlog; at least once a second one starts from the beginning, for what became available behind its back.
+//! is no backlog; at least once a second one starts from the beginning, for what became available behind its back. In a backlog
+//! the next claim is asked for before the events of this one are handed on, so that the database is at it meanwhile.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -68,6 +69,20 @@ pub(super) struct Claimer {
     more: bool,
     /// Whether the last claim got nothing because it is not known yet what is this relay's to deliver.
     unready: bool,
+    /// The next claim, where it was asked for already.
+    ahead: Option<Asked>,
+}
+
+/// A claim that the database was asked for.
+struct Asked {
+    at: Instant,
+    limit: u32,
+    /// Whether it starts from the beginning.
+    sweeps: bool,
+    /// Whether it leaves topics out because their routes have enough to do.
+    crowded: bool,
+    slots: OwnedSemaphorePermit,
+    answer: oneshot::Receiver<Result<Fed>>,
 }
 
 /// The last claim from the beginning.
@@ -108,6 +123,7 @@ impl Claimer {
             full: false,
             more: false,
             unready: false,
+            ahead: None,
         }
     }
 
@@ -116,6 +132,12 @@ impl Claimer {
         let mut state = self.engine.control.watch();
         let mut breakers = self.engine.breakers_changed.subscribe();
         loop {
+            if let Some(ahead) = self.ahead.take() {
+                let asked = ahead.limit as usize;
+                let claimed = self.end(ahead).await;
+                self.go_on(claimed, asked).await;
+                continue;
+            }
             if breakers.has_changed().unwrap_or(false) {
                 breakers.borrow_and_update();
                 self.sweep_next();
@@ -175,21 +197,28 @@ impl Claimer {
                         () = tokio::time::sleep(self.engine.settings.poll.min(SWEEP)) => {}
                     }
                 }
-                Some(got) if got >= asked || self.more => self.hurry(),
-                Some(got) => {
-                    // What a crowded route left out is still to be had.
-                    if !self.crowded && !self.unready {
-                        self.pass = None;
-                    }
-                    if got > 0 {
-                        self.hurry();
-                    }
-                    self.rest().await;
+                claimed => self.go_on(claimed, asked).await,
+            }
+        }
+    }
+
+    /// Waits as long as it should before the next claim, by what this one got of what it asked for.
+    async fn go_on(&mut self, claimed: Option<usize>, asked: usize) {
+        match claimed {
+            Some(got) if got >= asked || self.more => self.hurry(),
+            Some(got) => {
+                // What a crowded route left out is still to be had.
+                if !self.crowded && !self.unready {
+                    self.pass = None;
                 }
-                None => {
-                    let pause = self.pauses.next();
-                    self.engine.control.sleep(pause).await;
+                if got > 0 {
+                    self.hurry();
                 }
+                self.rest().await;
+            }
+            None => {
+                let pause = self.pauses.next();
+                self.engine.control.sleep(pause).await;
             }
         }
     }
@@ -206,27 +235,52 @@ impl Claimer {
 
     /// One claim; how many rows came up, or `None` if the database failed.
     async fn claim(&mut self, slots: OwnedSemaphorePermit) -> Option<usize> {
-        let engine = Arc::clone(&self.engine);
-        let now = Instant::now();
+        let asked = self.begin(slots);
+        self.end(asked).await
+    }
+
+    /// Asks for a claim.
+    fn begin(&self, slots: OwnedSemaphorePermit) -> Asked {
         let sweeps = self.pass.is_some() || self.is_sweep_due();
-        let (topics, crowded) = engine.topics();
-        self.crowded = crowded;
+        let (topics, crowded) = self.engine.topics();
         let after = match self.mark {
             _ if sweeps => None,
             Some(mark) if !self.full => Some(mark.earlier(OVERLAP)),
             mark => mark,
         };
         let claim = self.request(&slots).after(after).topics(topics);
-        match engine.ask(claim.clone()).await {
+        let (at, limit) = (Instant::now(), claim.limit);
+        Asked { at, limit, sweeps, crowded, slots, answer: self.engine.begin_claim(claim) }
+    }
+
+    /// Asks for the claim after one that got all it asked for, if there is room for it and nothing else to be thought of first.
+    /// Of several routes, what each has got by this one decides which topics are left out of the next.
+    fn begin_ahead(&self) -> Option<Asked> {
+        let engine = &self.engine;
+        let may = engine.ways.len() == 1
+            && engine.control.now().works()
+            && engine.admission() == Admission::All
+            && !*engine.behind.borrow()
+            && engine.pass().is_none();
+        let slots = may.then(|| engine.slots.try_take(engine.claim_limit())).flatten()?;
+        Some(self.begin(slots))
+    }
+
+    /// Takes what a claim came to.
+    async fn end(&mut self, asked: Asked) -> Option<usize> {
+        let Asked { at, limit, sweeps, crowded, slots, answer } = asked;
+        let engine = Arc::clone(&self.engine);
+        self.crowded = crowded;
+        match engine.end_claim(answer).await {
             Ok(batch) => {
                 engine.outage.over(Doing::Claiming);
                 self.pauses.reset();
                 if sweeps {
-                    self.swept = Some(Swept { at: now, took: now.elapsed() });
+                    self.swept = Some(Swept { at, took: at.elapsed() });
                 }
                 let got = batch.events.len() + batch.buried.len();
                 (self.more, self.unready) = (batch.more, batch.unready);
-                let full = got >= claim.limit as usize;
+                let full = got >= limit as usize;
                 self.full = full;
                 self.mark = match () {
                     // What was left out is soon to be claimed, and lies before this.
@@ -238,8 +292,9 @@ impl Claimer {
                     () if sweeps && full => batch.mark,
                     () => self.mark.max(batch.mark),
                 };
+                self.ahead = (full || self.more).then(|| self.begin_ahead()).flatten();
                 self.report_buried(&batch.buried);
-                self.hand_on(batch, slots, now).await;
+                self.hand_on(batch, slots, at).await;
                 Some(got)
             }
             Err(error) => {
@@ -353,7 +408,7 @@ impl Claimer {
 
     /// Takes on the pass that was asked for, if any. It is not over before what is under way already.
     fn take_pass(&mut self) {
-        let asked = self.engine.pass.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let asked = self.engine.pass().take();
         let Some(asked) = asked else { return };
         let Epoch { held, mut over } = std::mem::take(&mut self.epoch);
         drop(held);
@@ -390,9 +445,15 @@ impl Claimer {
 }
 
 impl Engine {
-    /// Claims, within the time that any call has. One that answers later has leased events and counted their attempts:
-    /// they are given back.
+    /// Claims, within the time that any call has.
     async fn ask(self: &Arc<Self>, claim: Claim) -> Result<Fed> {
+        let answer = self.begin_claim(claim);
+        self.end_claim(answer).await
+    }
+
+    /// Asks for a claim. One that answers when nobody waits for it any more has leased events and counted their attempts: they are
+    /// given back.
+    fn begin_claim(self: &Arc<Self>, claim: Claim) -> oneshot::Receiver<Result<Fed>> {
         let (answer, answered) = oneshot::channel();
         let engine = Arc::clone(self);
         tokio::spawn(async move {
@@ -409,6 +470,11 @@ impl Engine {
                 engine.give_back(late).await;
             }
         });
+        answered
+    }
+
+    /// Waits for what was asked for, as long as any call may take.
+    async fn end_claim(&self, answered: oneshot::Receiver<Result<Fed>>) -> Result<Fed> {
         let answer = async {
             answered.await.unwrap_or_else(|_| {
                 let message = format!("table {}: the database did not answer a claim", self.table);

@@ -61,7 +61,7 @@ pub(super) struct Engine {
     /// A breaker opened or closed.
     pub(super) breakers_changed: Arc<watch::Sender<()>>,
     /// The pass that `run_once` asks for.
-    pub(super) pass: Mutex<Option<Pass>>,
+    pass: Mutex<Option<Pass>>,
     pub(super) depths: Depths,
     pub(super) tally: Tally,
     /// The name it has without a session.
@@ -255,6 +255,11 @@ impl Engine {
     /// The lanes it owns, of a stream.
     pub(super) fn lanes(&self) -> Vec<u16> {
         self.feed.get().and_then(Feed::stream).map(|feed| feed.lanes()).unwrap_or_default()
+    }
+
+    /// The pass that was asked for and has not begun.
+    pub(super) fn pass(&self) -> MutexGuard<'_, Option<Pass>> {
+        self.pass.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Under which name events are leased now.

@@ -184,7 +184,7 @@ impl Relay {
         }
         if self.is_running() {
             if let (Some(run), Some(pass)) = (&*self.inner.run(), pass) {
-                *run.engine.pass.lock().unwrap_or_else(PoisonError::into_inner) = Some(pass);
+                *run.engine.pass() = Some(pass);
                 run.engine.wake.notify_one();
             }
             return Ok(());

@@ -21,15 +21,25 @@ impl Slots {
     pub(super) async fn take(&self, most: usize, hungry: impl Fn() -> bool) -> OwnedSemaphorePermit {
         loop {
             let freed = self.freed.notified();
-            let free = self.free.available_permits().min(most);
-            if free > 0 && (free >= most.div_ceil(2) || hungry()) {
-                let wanted = u32::try_from(free).unwrap_or(u32::MAX);
-                if let Ok(taken) = Arc::clone(&self.free).try_acquire_many_owned(wanted) {
-                    return taken;
-                }
+            if let Some(taken) = self.take_now(most, &hungry) {
+                return taken;
             }
             freed.await;
         }
+    }
+
+    /// Up to `most` slots, if a claim is worth its statement now.
+    pub(super) fn try_take(&self, most: usize) -> Option<OwnedSemaphorePermit> {
+        self.take_now(most, || false)
+    }
+
+    fn take_now(&self, most: usize, hungry: impl Fn() -> bool) -> Option<OwnedSemaphorePermit> {
+        let free = self.free.available_permits().min(most);
+        if free == 0 || free < most.div_ceil(2) && !hungry() {
+            return None;
+        }
+        let wanted = u32::try_from(free).unwrap_or(u32::MAX);
+        Arc::clone(&self.free).try_acquire_many_owned(wanted).ok()
     }
 
     /// Whether a claim of up to `most` waits for more to be free.
