@@ -3,7 +3,7 @@
 pub(crate) mod chart;
 mod table;
 
-pub(crate) use table::text;
+pub(crate) use table::{number, text};
 
 use std::collections::BTreeMap;
 

@@ -74,7 +74,7 @@ fn table(title: &str, figures: &[&Figure]) -> String {
 }
 
 /// As many digits as say something, with a space between thousands.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
     }

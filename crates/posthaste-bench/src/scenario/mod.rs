@@ -17,7 +17,7 @@ use anyhow::Result;
 use serde::Serialize;
 
 use crate::contender::{Class, Contender};
-use crate::report::{Measured, Report};
+use crate::report::{Measured, Report, number};
 use crate::server::{Database, Postgres};
 
 /// One question.
@@ -124,11 +124,11 @@ impl Bench {
         match measured {
             Ok(measured) => {
                 progress(&format!(
-                    "{}, {}: {}: {:.1} {}",
+                    "{}, {}: {}: {} {}",
                     scenario.title(),
                     measured.case,
                     self.contenders[contender].name(),
-                    measured.value,
+                    number(measured.value),
                     measured.unit
                 ));
                 self.report.add(scenario, self.contenders[contender].as_ref(), measured);
