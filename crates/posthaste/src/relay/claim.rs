@@ -82,8 +82,11 @@ struct Asked {
     /// Whether it leaves topics out because their routes have enough to do.
     crowded: bool,
     slots: OwnedSemaphorePermit,
-    answer: oneshot::Receiver<Result<Fed>>,
+    answer: oneshot::Receiver<Answer>,
 }
+
+/// What a claim came to, and how long it took.
+type Answer = (Result<Fed>, Duration);
 
 /// The last claim from the beginning.
 struct Swept {
@@ -272,11 +275,11 @@ impl Claimer {
         let engine = Arc::clone(&self.engine);
         self.crowded = crowded;
         match engine.end_claim(answer).await {
-            Ok(batch) => {
+            Ok((batch, took)) => {
                 engine.outage.over(Doing::Claiming);
                 self.pauses.reset();
                 if sweeps {
-                    self.swept = Some(Swept { at, took: at.elapsed() });
+                    self.swept = Some(Swept { at, took });
                 }
                 let got = batch.events.len() + batch.buried.len();
                 (self.more, self.unready) = (batch.more, batch.unready);
@@ -293,6 +296,10 @@ impl Claimer {
                     () => self.mark.max(batch.mark),
                 };
                 self.ahead = (full || self.more).then(|| self.begin_ahead()).flatten();
+                if self.ahead.is_some() {
+                    // It would not be sent before this task has to wait for something.
+                    tokio::task::yield_now().await;
+                }
                 self.report_buried(&batch.buried);
                 self.hand_on(batch, slots, at).await;
                 Some(got)
@@ -448,12 +455,12 @@ impl Engine {
     /// Claims, within the time that any call has.
     async fn ask(self: &Arc<Self>, claim: Claim) -> Result<Fed> {
         let answer = self.begin_claim(claim);
-        self.end_claim(answer).await
+        Ok(self.end_claim(answer).await?.0)
     }
 
     /// Asks for a claim. One that answers when nobody waits for it any more has leased events and counted their attempts: they are
     /// given back.
-    fn begin_claim(self: &Arc<Self>, claim: Claim) -> oneshot::Receiver<Result<Fed>> {
+    fn begin_claim(self: &Arc<Self>, claim: Claim) -> oneshot::Receiver<Answer> {
         let (answer, answered) = oneshot::channel();
         let engine = Arc::clone(self);
         tokio::spawn(async move {
@@ -463,10 +470,11 @@ impl Engine {
                 false => engine.settings.lease.max(LATEST),
             };
             failpoint!("claim.asked");
+            let began = Instant::now();
             let claimed = async { engine.feed().await?.claim(&claim).await };
             let claimed = tokio::time::timeout(latest, claimed).await;
             let Ok(claimed) = claimed else { return };
-            if let Err(Ok(late)) = answer.send(claimed) {
+            if let Err((Ok(late), _)) = answer.send((claimed, began.elapsed())) {
                 engine.give_back(late).await;
             }
         });
@@ -474,12 +482,13 @@ impl Engine {
     }
 
     /// Waits for what was asked for, as long as any call may take.
-    async fn end_claim(&self, answered: oneshot::Receiver<Result<Fed>>) -> Result<Fed> {
+    async fn end_claim(&self, answered: oneshot::Receiver<Answer>) -> Result<(Fed, Duration)> {
         let answer = async {
-            answered.await.unwrap_or_else(|_| {
+            let (claimed, took) = answered.await.map_err(|_| {
                 let message = format!("table {}: the database did not answer a claim", self.table);
-                Err(Error::new(ErrorKind::Unreachable, message))
-            })
+                Error::new(ErrorKind::Unreachable, message)
+            })?;
+            Ok((claimed?, took))
         };
         self.in_time(answer).await
     }

@@ -80,7 +80,7 @@ pub(super) struct Way {
     /// The topics seen so far of which all events are its own. While it rests they are not claimed, or a long
     /// backlog of it would be claimed and given back over and over.
     topics: Mutex<BTreeSet<String>>,
-    /// How many claimed events it has, waiting, running or not settled yet.
+    /// How many claimed events it has, waiting, running or not settled yet; the only route's are not counted.
     pub(super) held: Arc<AtomicUsize>,
 }
 

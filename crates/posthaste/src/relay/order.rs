@@ -14,8 +14,8 @@ use rustc_hash::FxHashMap;
 
 use crate::event::Event;
 
-/// What an event is in order with, as the relay compares it. Of the thousands of aggregates that are under way at once, two that are
-/// the same to it would wait for each other, and no more.
+/// What an event is in order with, as the relay compares it. That two of the thousands of aggregates that are under way at once are the
+/// same to it comes up once in a million million times; they are taken for one then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key(u64);
 

@@ -28,8 +28,9 @@ const ASK: Duration = Duration::from_secs(1);
 pub(super) const REPAIR: Duration = Duration::from_secs(10);
 /// How often at least, however long it takes.
 const REPAIR_RAREST: Duration = Duration::from_secs(600);
-/// How long a page that is on its way is waited for while others may say how events ended.
-const PAGE_COMES: Duration = Duration::from_secs(1);
+/// How long a page that is on its way is waited for while others may say how events ended: half of the shortest time that a claim
+/// has.
+const PAGE_COMES: Duration = Duration::from_millis(500);
 /// How long a parked event waits whose aggregate has others under way that have not ended yet.
 const JOSTLED: Duration = Duration::from_millis(50);
 

@@ -166,6 +166,11 @@ impl StreamFeed {
     /// more.
     pub(super) async fn seen(&self) -> Option<Seen> {
         let mut state = self.state.try_lock().ok()?;
+        if state.under_way.is_empty() && state.kept.is_none() {
+            // Nobody claims while a relay or its only route is paused.
+            let lost = state.reader.catch_up().await.ok()?;
+            self.lose_in(&mut state, &lost);
+        }
         if !state.is_idle() {
             return None;
         }

@@ -46,6 +46,8 @@ struct Memory {
     cannot_park: bool,
     /// A page is on its way until this is closed.
     coming: Option<watch::Receiver<()>>,
+    /// How often what was settled meanwhile was asked to be written.
+    caught_up: usize,
 }
 
 impl Fake {
@@ -146,6 +148,11 @@ impl Reader for Fake {
 
     async fn settle(&mut self, _: &[(Hold, i64)], pages: &[u64], _: Keep) -> Result<Vec<u16>> {
         self.said().finished.extend(pages);
+        Ok(Vec::new())
+    }
+
+    async fn catch_up(&mut self) -> Result<Vec<u16>> {
+        self.said().caught_up += 1;
         Ok(Vec::new())
     }
 
@@ -474,4 +481,17 @@ async fn re11_a_page_that_never_comes_is_waited_for_where_its_connection_is_give
     let began = Instant::now();
     assert_eq!(sequences(&claim(&feed, 10).await.unwrap()), [100]);
     assert!(began.elapsed() < 2 * Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn sm1_what_has_ended_is_written_although_nobody_claims_any_more() {
+    let fake = Fake::default();
+    fake.page(1, &["a"]);
+    let feed = feed(&fake).await;
+    let fed = claim(&feed, 10).await.unwrap();
+    assert!(feed.seen().await.is_none());
+    assert_eq!(fake.said().caught_up, 0, "something is under way");
+    settle(&feed, &fed, Verdict::Delivered).await;
+    feed.seen().await;
+    assert_eq!(fake.said().caught_up, 1);
 }

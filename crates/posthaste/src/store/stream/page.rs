@@ -104,8 +104,14 @@ pub trait Reader: Send {
 
     /// Says that these rows of pages were delivered, and which pages have nothing under way any more: all of their
     /// rows were delivered or parked. Answers with the lanes that were refused because their fence is no longer the
-    /// holder's. Saying it twice does no harm.
+    /// holder's; where it is written with the next page, that page or [`flush`](Self::flush) says so. Saying it twice does no harm.
     async fn settle(&mut self, delivered: &[(Hold, i64)], pages: &[u64], keep: Keep) -> Result<Vec<u16>>;
+
+    /// Writes what was settled while a page was on its way, if that has come and nobody has [read](Self::read) it: it would be
+    /// written by its note. Answers with the lanes that were refused.
+    async fn catch_up(&mut self) -> Result<Vec<u16>> {
+        Ok(Vec::new())
+    }
 
     /// Writes down how far everything is, so that nothing that is done would be repeated. Answers with the lanes that
     /// were refused.

@@ -1,5 +1,6 @@
 //! A store that writes down what is asked of it, and fails when told to.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -282,6 +283,18 @@ struct SpiedReader {
 impl stream::Reader for SpiedReader {
     async fn open(&mut self, holds: &[stream::Hold]) -> Result<()> {
         self.inner.open(holds).await
+    }
+    fn has_suspects(&self, lane: u16) -> bool {
+        self.inner.has_suspects(lane)
+    }
+    async fn seen(&mut self) -> Option<stream::Seen> {
+        self.inner.seen().await
+    }
+    fn coming(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        self.inner.coming()
+    }
+    async fn catch_up(&mut self) -> Result<Vec<u16>> {
+        self.inner.catch_up().await
     }
     fn leave(&mut self, lanes: &[u16]) {
         self.inner.leave(lanes);

@@ -392,19 +392,21 @@ impl Latencies {
         percentile(&self.all, percent)
     }
 
-    /// The ninety-ninth percentile of a usual half second. The machine stands still now and then, and those who ran at that
+    /// The ninety-ninth percentile of most half seconds. The machine stands still now and then, and those who ran at that
     /// moment fare ill whatever they are beside; whoever is held up by something that is there all the time is held up in each.
     pub fn usual(&self) -> Duration {
         let mut parts: Vec<Duration> = self.parts.iter().map(|part| percentile(part, 99)).collect();
         parts.sort();
-        percentile(&parts, 50)
+        percentile(&parts, 75)
     }
 
-    /// That these, beside something that might hold them up, fared about as the others did without it.
+    /// That these, beside something that might hold them up, fared about as the others did without it; and, if it holds them up
+    /// now and then, not for long.
     #[track_caller]
     pub fn assert_like(&self, alone: &Self, what: &str) {
-        let allowed = 2 * alone.usual() + Duration::from_millis(25);
-        assert!(self.usual() <= allowed, "{what}: {self}; without it: {alone}");
+        let usual = 2 * alone.usual() + Duration::from_millis(25);
+        let most = 4 * alone.percentile(99) + Duration::from_millis(250);
+        assert!(self.usual() <= usual && self.percentile(99) <= most, "{what}: {self}; without it: {alone}");
     }
 }
 
@@ -420,7 +422,7 @@ impl fmt::Display for Latencies {
         let (count, usual) = (self.count(), self.usual());
         write!(
             f,
-            "{count} events: p50 {half:.1?}, p99 {most:.1?}, of a usual half second {usual:.1?}, longest {all:.1?}"
+            "{count} events: p50 {half:.1?}, p99 {most:.1?}, of most half seconds {usual:.1?}, longest {all:.1?}"
         )
     }
 }
@@ -573,11 +575,14 @@ mod tests {
             Latencies::new((0..400).map(|n| (millis(n * 10), millis(takes(n)))).collect())
         };
         let alone = of(|n| 5 + n % 7);
-        let stood_still = of(|n| if n < 60 { 600 - 10 * n } else { 5 + n % 7 });
+        let stood_still = of(|n| if n < 20 { 200 - 10 * n } else { 5 + n % 7 });
         assert!(stood_still.percentile(99) > 2 * alone.percentile(99) + millis(25));
         stood_still.assert_like(&alone, "one stall");
         let held_up = of(|n| if n % 50 == 0 { 200 } else { 5 });
-        let assert = std::panic::AssertUnwindSafe(|| held_up.assert_like(&alone, "one in fifty"));
-        assert!(std::panic::catch_unwind(assert).is_err(), "{held_up}");
+        let held_up_now_and_then = of(|n| if n % 200 < 10 { 400 } else { 5 });
+        for held_up in [held_up, held_up_now_and_then] {
+            let assert = std::panic::AssertUnwindSafe(|| held_up.assert_like(&alone, "held up"));
+            assert!(std::panic::catch_unwind(assert).is_err(), "{held_up}");
+        }
     }
 }

@@ -353,13 +353,16 @@ impl Reader for WindowReader {
 
     async fn seen(&mut self) -> Option<Seen> {
         self.check();
-        // Nobody reads for as long as this is answered, nor where what was read ahead is not wanted.
-        self.refresh().await.ok()?;
         let Question { holds, place, until, .. } = self.next_question(1)?;
         let level = holds.len() == self.lanes.len() && until.is_none() && place.part == Part::Nothing;
         let settled = self.pages.is_empty() && self.lanes.values().all(|lane| lane.suspects.is_none());
         let run = self.lanes.values().map(|lane| lane.run).max()?;
         if !level || !settled || !self.lost.is_empty() {
+            return None;
+        }
+        // Nobody reads for as long as this is answered.
+        self.refresh().await.ok()?;
+        if !self.lost.is_empty() {
             return None;
         }
         // What it remembers is worth as much as its connection. That is not asked for anything for as long as nothing is to be read.
@@ -395,7 +398,7 @@ impl Reader for WindowReader {
 
     fn coming(&self) -> Option<BoxFuture<'static, ()>> {
         match &self.link {
-            Link::Asked(asked) => Some(asked.coming()),
+            Link::Asked(asked) => asked.coming(),
             Link::Free(_) | Link::CutOff => None,
         }
     }
@@ -451,9 +454,16 @@ impl Reader for WindowReader {
             page.finished = true;
         }
         self.advance();
-        // The note of a page that is on its way says how far those before it are.
-        let is_noted_soon = !self.pages.is_empty() || self.ahead.is_some() || self.coming().is_some();
+        // The note of a page that is on its way says how far those before it are; nobody waits for it here.
+        let is_noted_soon = !self.pages.is_empty() || self.coming().is_some();
         if is_noted_soon { Ok(self.take_lost()) } else { self.flush().await }
+    }
+
+    async fn catch_up(&mut self) -> Result<Vec<u16>> {
+        match self.pages.is_empty() && self.coming().is_none() {
+            true => self.flush().await,
+            false => Ok(Vec::new()),
+        }
     }
 
     async fn flush(&mut self) -> Result<Vec<u16>> {

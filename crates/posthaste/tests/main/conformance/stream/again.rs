@@ -137,7 +137,8 @@ async fn re11_what_a_living_owner_had_under_way_is_not_suspect(kind: Kind) {
     assert_eq!(rig.claim(&holds).await, not_suspect(&["a", "b"]), "both are due, and neither is suspect");
     // What the process before the taking still says counts for nothing.
     let lanes: BTreeSet<u16> = page.rows.iter().map(|row| row.hold.lane).collect();
-    let refused = reader.settle(&said(&page.rows), &[page.number], Keep::Delivered).await.unwrap();
+    let mut refused = reader.settle(&said(&page.rows), &[page.number], Keep::Delivered).await.unwrap();
+    refused.append(&mut reader.flush().await.unwrap());
     assert_eq!(BTreeSet::from_iter(refused), lanes);
     rig.db.drop_everything().await;
 }

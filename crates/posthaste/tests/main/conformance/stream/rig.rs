@@ -10,7 +10,7 @@ use posthaste::store::stream::{
 };
 use posthaste::store::{AttemptLimits, Keep, Mode, Stream, Topics, WorkerId};
 
-use crate::harness::{Db, Kind, MINUTE, Setup, event, worker};
+use crate::harness::{Db, Kind, MINUTE, Setup, event, until, worker};
 
 /// A stream under test.
 pub struct Rig {
@@ -27,6 +27,12 @@ impl Rig {
         let stream = db.store().stream().await.unwrap().unwrap();
         assert_eq!(stream.lanes().count(), lanes);
         Self { db, stream }
+    }
+
+    /// What is written from now on is later than what was, by the database's clock.
+    pub async fn clock_moves_on(&self) {
+        let before = self.db.store().now().await.unwrap();
+        until("the clock moves on", async || self.db.store().now().await.unwrap() > before).await;
     }
 
     pub fn lanes(&self) -> Vec<u16> {

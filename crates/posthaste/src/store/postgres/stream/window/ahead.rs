@@ -59,10 +59,11 @@ impl Asked {
         Self { question, task, unanswered }
     }
 
-    /// Ends with the answer, whatever it is, or when nobody asks any more.
-    pub(super) fn coming(&self) -> BoxFuture<'static, ()> {
+    /// Ends with the answer, whatever it is; `None` if that is there.
+    pub(super) fn coming(&self) -> Option<BoxFuture<'static, ()>> {
         let mut unanswered = self.unanswered.clone();
-        Box::pin(async move { while unanswered.changed().await.is_ok() {} })
+        unanswered.has_changed().ok()?;
+        Some(Box::pin(async move { while unanswered.changed().await.is_ok() {} }))
     }
 
     /// Waits for the answer; the connection is free again.
