@@ -2,6 +2,7 @@
 //! there in the end.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use sqlx::mysql::MySqlConnection;
@@ -136,7 +137,15 @@ impl Ground {
             Database::Sqlite => return Ok(()),
         };
         let mut link = self.link().await?;
-        link.execute(drop).await?;
+        // What the server still does for a process that was killed may put a file into the directory that it is about to remove.
+        let mut tries = 0;
+        while let Err(error) = link.execute(drop.clone()).await {
+            tries += 1;
+            if tries > 50 || !error.to_string().contains("Directory not empty") {
+                return Err(error);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         link.close().await
     }
 }

@@ -156,17 +156,26 @@ async fn found(connection: &mut MySqlConnection, table: &TableName) -> Result<Fo
     .await
     .map_err(|e| classify(e, table))?;
 
-    let checks = sqlx::query_scalar(
-        "SELECT CAST(CONSTRAINT_NAME AS CHAR) FROM information_schema.TABLE_CONSTRAINTS
-          WHERE TABLE_SCHEMA = COALESCE(?, DATABASE()) AND TABLE_NAME = ? AND CONSTRAINT_TYPE = 'CHECK'",
-    )
-    .bind(table.schema())
-    .bind(table.name())
-    .fetch_all(&mut *connection)
-    .await
-    .map_err(|e| classify(e, table))?;
-
+    let checks = if columns.is_empty() { Vec::new() } else { checks(connection, table).await? };
     Ok(Found { columns, indexes, checks })
+}
+
+/// The names of the checks of a table that is there. The information schema shows them only to some of those who may read the
+/// table, and whom depends on the version; the statement that makes the table is shown to all.
+async fn checks(connection: &mut MySqlConnection, table: &TableName) -> Result<Vec<String>> {
+    let show = AssertSqlSafe(format!("SHOW CREATE TABLE {}", table.quoted('`')));
+    let shown = sqlx::raw_sql(show).fetch_one(connection).await.map_err(|e| classify(e, table))?;
+    let statement: String = shown.try_get_unchecked(1).map_err(|e| classify(e, table))?;
+    Ok(checks_in(&statement))
+}
+
+/// The names of the checks in a statement that makes a table, a line each.
+fn checks_in(statement: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let (name, rest) = line.trim_start().strip_prefix("CONSTRAINT `")?.split_once('`')?;
+        rest.trim_start().starts_with("CHECK").then(|| name.to_owned())
+    };
+    statement.lines().filter_map(name).collect()
 }
 
 const OUTBOX: Expected = Expected {
@@ -445,4 +454,19 @@ async fn exists(connection: &mut MySqlConnection, name: &TableName, table: &Tabl
     .fetch_one(connection)
     .await
     .map_err(|e| classify(e, table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn st3_checks_are_found_in_the_statement_that_makes_their_table() {
+        let mariadb = "CREATE TABLE `t` (\n  `a` int(11) NOT NULL,\n  PRIMARY KEY (`a`),\n  CONSTRAINT `t_key` FOREIGN KEY (`a`) REFERENCES `u` (`a`),\n  \
+                       CONSTRAINT `t_check` CHECK (`a` > 0),\n  CONSTRAINT `t_json_check` CHECK (json_valid(`b`))\n) ENGINE=InnoDB";
+        assert_eq!(checks_in(mariadb), ["t_check", "t_json_check"]);
+        let mysql = "CREATE TABLE `t` (\n  `a` int DEFAULT NULL,\n  CONSTRAINT `t_check` CHECK ((`a` > 0))\n) ENGINE=InnoDB";
+        assert_eq!(checks_in(mysql), ["t_check"]);
+        assert_eq!(checks_in("CREATE TABLE `t` (\n  `a` int\n)"), Vec::<String>::new());
+    }
 }
