@@ -36,6 +36,12 @@ struct Arguments {
     /// Only contenders whose name holds this; more than once for several.
     #[arg(long = "contender", value_name = "NAME")]
     contenders: Vec<String>,
+    /// Of the drain, only the cases with batches of this size; more than once for several.
+    #[arg(long = "batch", value_name = "EVENTS")]
+    batches: Vec<usize>,
+    /// Of the drain, only the cases with so many workers; more than once for several.
+    #[arg(long)]
+    workers: Vec<usize>,
     /// How often everything is measured; 3, or 1 if it is to be quick.
     #[arg(long)]
     runs: Option<usize>,
@@ -84,7 +90,8 @@ async fn run(arguments: Arguments) -> Result<()> {
         left_out: contender::LEFT_OUT.iter().map(|(name, why)| format!("{name}: {why}")).collect(),
     };
     let quick = arguments.quick;
-    let mut bench = Bench { server, contenders, quick, runs, report, failed: Vec::new() };
+    let (batches, workers) = (arguments.batches, arguments.workers);
+    let mut bench = Bench { server, contenders, quick, batches, workers, runs, report, failed: Vec::new() };
     let all = Scenario::value_variants();
     let scenarios = if arguments.scenarios.is_empty() { all } else { &arguments.scenarios };
     for scenario in scenarios {

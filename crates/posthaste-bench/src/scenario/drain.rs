@@ -30,10 +30,17 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
             Delivering { batch: 100, workers: 4 },
         ],
     );
+    let is_asked_for = |asked: &[usize], case: usize| asked.is_empty() || asked.contains(&case);
+    let cases: Vec<Delivering> = cases
+        .iter()
+        .filter(|case| is_asked_for(&bench.batches, case.batch) && is_asked_for(&bench.workers, case.workers))
+        .copied()
+        .collect();
+    ensure!(!cases.is_empty(), "there is no case with batches of that size and so many workers");
     let mut filled = HashMap::new();
     for run in 0..bench.runs {
         for contender in bench.order(Scenario::Drain, run) {
-            for case in cases {
+            for case in &cases {
                 if case.workers > bench.contenders[contender].most_workers() {
                     continue;
                 }
