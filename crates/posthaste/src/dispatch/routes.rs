@@ -25,7 +25,8 @@ impl std::fmt::Debug for Route {
     }
 }
 
-/// Every way out of a relay, and which event takes which.
+/// Every way out of a relay, and which event takes which. The relay asks between two statements, for every event: what takes long, or
+/// waits for anything, holds up all others.
 pub trait Routes: Send + Sync + 'static {
     /// All of them; the same ones in the same order every time.
     fn routes(&self) -> Vec<Route>;

@@ -69,6 +69,8 @@ impl TopicMap {
 
     /// Whatever this function says; its error is why the event is rejected.
     ///
+    /// It is asked for every event, and is not to wait for anything: all others wait for it.
+    ///
     /// ```
     /// # use posthaste::TopicMap;
     /// let map = TopicMap::from_fn(|event| match event.headers().get("country") {

@@ -22,11 +22,13 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::breaker::Admission;
+use super::crew::Begun;
 use super::engine::Engine;
 use super::feed::{Fed, FedEvent, Feed, Said};
-use super::job::{Job, Note, Pass, Source};
+use super::job::{Job, Note, Pass, Source, Work};
 use super::order::Turn;
 use super::outage::{Doing, Pauses};
+use super::slots::Slots;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sink::Delivery;
 use crate::store::{Buried, Claim, Keep, Mark, Topics, Verdict};
@@ -238,12 +240,12 @@ impl Claimer {
 
     /// One claim; how many rows came up, or `None` if the database failed.
     async fn claim(&mut self, slots: OwnedSemaphorePermit) -> Option<usize> {
-        let asked = self.begin(slots);
+        let (asked, _) = self.begin(slots);
         self.end(asked).await
     }
 
     /// Asks for a claim.
-    fn begin(&self, slots: OwnedSemaphorePermit) -> Asked {
+    fn begin(&self, slots: OwnedSemaphorePermit) -> (Asked, Begun) {
         let sweeps = self.pass.is_some() || self.is_sweep_due();
         let (topics, crowded) = self.engine.topics();
         let after = match self.mark {
@@ -253,12 +255,13 @@ impl Claimer {
         };
         let claim = self.request(&slots).after(after).topics(topics);
         let (at, limit) = (Instant::now(), claim.limit);
-        Asked { at, limit, sweeps, crowded, slots, answer: self.engine.begin_claim(claim) }
+        let (answer, begun) = self.engine.begin_claim(claim);
+        (Asked { at, limit, sweeps, crowded, slots, answer }, begun)
     }
 
     /// Asks for the claim after one that got all it asked for, if there is room for it and nothing else to be thought of first.
     /// Of several routes, what each has got by this one decides which topics are left out of the next.
-    fn begin_ahead(&self) -> Option<Asked> {
+    fn begin_ahead(&self) -> Option<(Asked, Begun)> {
         let engine = &self.engine;
         let may = engine.ways.len() == 1
             && engine.control.now().works()
@@ -295,10 +298,9 @@ impl Claimer {
                     () if sweeps && full => batch.mark,
                     () => self.mark.max(batch.mark),
                 };
-                self.ahead = (full || self.more).then(|| self.begin_ahead()).flatten();
-                if self.ahead.is_some() {
-                    // It would not be sent before this task has to wait for something.
-                    tokio::task::yield_now().await;
+                if let Some((ahead, begun)) = (full || self.more).then(|| self.begin_ahead()).flatten() {
+                    self.ahead = Some(ahead);
+                    begun.wait().await;
                 }
                 self.report_buried(&batch.buried);
                 self.hand_on(batch, slots, at).await;
@@ -360,21 +362,23 @@ impl Claimer {
         slots
     }
 
-    async fn hand_on(&self, batch: Fed, mut slots: OwnedSemaphorePermit, claimed: Instant) {
+    async fn hand_on(&self, batch: Fed, slots: OwnedSemaphorePermit, claimed: Instant) {
         if batch.events.is_empty() {
             return;
         }
         failpoint!("claim.answered");
         let engine = &self.engine;
         let until = claimed + engine.settings.lease;
-        let held = engine.leases.hold(batch.events.iter().map(|claimed| (claimed.lease.clone(), until)));
+        let held = engine.leases.hold(batch.events.iter().map(|claimed| claimed.lease.clone()), until);
         let (got, age) = (Instant::now(), engine.ages());
+        let slots = Slots::each(slots, batch.events.len());
         let jobs: Vec<Job> = batch
             .events
             .into_iter()
             .zip(held)
-            .filter_map(|(claimed, held)| {
-                Some(engine.enter(Job {
+            .zip(slots)
+            .map(|((claimed, held), slot)| {
+                engine.enter(Work {
                     lane: Ok(0),
                     delivery: Delivery {
                         sequence: claimed.lease.sequence(),
@@ -393,10 +397,11 @@ impl Claimer {
                     turn: claimed.turn,
                     _part: None,
                     _epoch: Some(self.epoch.held.clone()),
-                    slot: slots.split(1)?,
-                }))
+                    slot,
+                })
             })
             .collect();
+        engine.joined_queue(&jobs);
         // The dispatcher outlives the claimer.
         let _ = self.jobs.send(jobs).await;
         failpoint!("claim.handed_on");
@@ -454,16 +459,16 @@ impl Claimer {
 impl Engine {
     /// Claims, within the time that any call has.
     async fn ask(self: &Arc<Self>, claim: Claim) -> Result<Fed> {
-        let answer = self.begin_claim(claim);
+        let (answer, _) = self.begin_claim(claim);
         Ok(self.end_claim(answer).await?.0)
     }
 
     /// Asks for a claim. One that answers when nobody waits for it any more has leased events and counted their attempts: they are
     /// given back.
-    fn begin_claim(self: &Arc<Self>, claim: Claim) -> oneshot::Receiver<Answer> {
+    fn begin_claim(self: &Arc<Self>, claim: Claim) -> (oneshot::Receiver<Answer>, Begun) {
         let (answer, answered) = oneshot::channel();
         let engine = Arc::clone(self);
-        tokio::spawn(async move {
+        let begun = self.crew.go(Box::pin(async move {
             // What is read of a stream can be read again, and nobody else gets at it meanwhile.
             let latest = match engine.is_stream() {
                 true => engine.longest_call(),
@@ -477,8 +482,8 @@ impl Engine {
             if let Err((Ok(late), _)) = answer.send((claimed, began.elapsed())) {
                 engine.give_back(late).await;
             }
-        });
-        answered
+        }));
+        (answered, begun)
     }
 
     /// Waits for what was asked for, as long as any call may take.

@@ -23,11 +23,12 @@ use tracing::Instrument;
 use super::breaker::Admission;
 use super::engine::{Engine, Way};
 use super::hot::Waiting;
-use super::job::{Job, Source};
+use super::job::{Job, Source, Work};
 use super::line::{Admitted, Company, Lines};
 use super::order::{Key, Turn};
 use super::publish::{Answer, Answers, Broken, publish};
 use super::renew::Held;
+use super::slots::Slot;
 use super::verdict::Ending;
 use crate::dispatch::redact;
 use crate::produce::gate::HotEvent;
@@ -203,7 +204,7 @@ impl Dispatcher {
             created_at,
             destination: None,
         };
-        engine.enter(Job {
+        let job = engine.enter(Work {
             lane: Ok(0),
             delivery,
             held,
@@ -215,8 +216,10 @@ impl Dispatcher {
             turn: None,
             _part: None,
             _epoch: None,
-            slot,
-        })
+            slot: Slot::Hot(slot),
+        });
+        engine.joined_queue(std::slice::from_ref(&job));
+        job
     }
 
     /// Puts jobs into their lanes, or their lines; those without a route are dead in their turn.
@@ -285,7 +288,7 @@ impl Dispatcher {
         });
         lane.running += usize::from(!jobs.is_empty());
         lane.events += jobs.len();
-        self.engine.left_queue(&jobs.iter().collect::<Vec<_>>());
+        self.engine.left_queue(&jobs);
         for key in keys_of(&behind) {
             if !self.lines.is_running(key) {
                 behind.append(&mut self.all_that_waits_of(key));
@@ -300,7 +303,7 @@ impl Dispatcher {
         }
         self.engine.depths.running.fetch_add(jobs.len(), Ordering::Relaxed);
         let deliveries: Vec<Delivery> = jobs.iter().map(|job| job.delivery.clone()).collect();
-        let held: Vec<Arc<Held>> = jobs.iter().map(|job| Arc::clone(&job.held)).collect();
+        let held: Vec<Held> = jobs.iter().map(|job| job.held.lease()).collect();
         let span = self.engine.span(at, &deliveries);
         let publish = publish(Arc::clone(&self.engine), at, deliveries, held, probing);
         let id = self.running.spawn(publish.instrument(span)).id();
@@ -416,7 +419,7 @@ impl Dispatcher {
             tracing::warn!(table = %self.engine.table, sink = %self.engine.ways[lane].route.name, events = jobs.len(), at_once = company, "the sink {}; its events are published in smaller batches", broken.text());
             for mut job in jobs.into_iter().rev() {
                 job.company = company;
-                self.engine.joined_queue(&job);
+                self.engine.joined_queue(std::slice::from_ref(&job));
                 self.lines.call_again(&job);
                 self.lanes[lane].waiting.push_front(job);
             }
@@ -456,7 +459,7 @@ impl Dispatcher {
 
     /// What has no route comes to this.
     fn end_nowhere(&mut self, job: Job, outcome: Outcome) -> Vec<Ended> {
-        self.engine.left_queue(&[&job]);
+        self.engine.left_queue(std::slice::from_ref(&job));
         self.lines.leave(&job);
         let keys = keys_of(std::slice::from_ref(&job));
         let ending = match job.is_behind() {
@@ -479,7 +482,7 @@ impl Dispatcher {
             let mut called = self.lines.call(key, self.engine.settings.batch, keeps_order);
             if called.first().is_some_and(Job::is_behind) {
                 called.append(&mut self.all_that_waits_of(key));
-                self.engine.left_queue(&called.iter().collect::<Vec<_>>());
+                self.engine.left_queue(&called);
                 // Some may have been read anew, after the one that they stand behind was lost.
                 called.iter().for_each(Job::fail);
                 ended.extend(called.into_iter().map(|job| Ended { job, ending: Ending::behind() }));
@@ -533,7 +536,7 @@ impl Dispatcher {
 
     /// These are not dispatched because of one before them.
     async fn settle_behind(&self, behind: Vec<Job>) {
-        self.engine.left_queue(&behind.iter().collect::<Vec<_>>());
+        self.engine.left_queue(&behind);
         behind.iter().for_each(Job::fail);
         self.settle(behind.into_iter().map(|job| Ended { job, ending: Ending::behind() }).collect()).await;
     }
@@ -546,7 +549,7 @@ impl Dispatcher {
     }
 
     async fn hand_back(&self, jobs: Vec<Job>, after: Duration) {
-        self.engine.left_queue(&jobs.iter().collect::<Vec<_>>());
+        self.engine.left_queue(&jobs);
         jobs.iter().for_each(Job::fail);
         // The only route's events keep their place: nobody claims them before it works again.
         let after = if self.lanes.len() > 1 { after } else { Duration::ZERO };

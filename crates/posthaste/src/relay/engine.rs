@@ -11,8 +11,9 @@ use tokio::sync::{Notify, OnceCell, watch};
 
 use super::breaker::{Admission, Breaker};
 use super::control::Control;
+use super::crew::Crew;
 use super::feed::Feed;
-use super::job::{Pass, Source};
+use super::job::Pass;
 use super::lull::Lull;
 use super::outage::Outage;
 use super::presence::Presence;
@@ -64,6 +65,8 @@ pub(super) struct Engine {
     pass: Mutex<Option<Pass>>,
     pub(super) depths: Depths,
     pub(super) tally: Tally,
+    /// Carries out what is to be done while others go on.
+    pub(super) crew: Crew,
     /// The name it has without a session.
     plain_worker: WorkerId,
     worker: RwLock<WorkerId>,
@@ -106,14 +109,6 @@ impl Depths {
     /// How many wait to be dispatched.
     pub(super) fn waiting(&self) -> usize {
         self.hot.load(Ordering::Relaxed) + self.claimed.load(Ordering::Relaxed)
-    }
-
-    /// Where those that wait are counted.
-    pub(super) fn waiting_of(&self, source: Source) -> &AtomicUsize {
-        match source {
-            Source::Hot => &self.hot,
-            Source::Claimed => &self.claimed,
-        }
     }
 
     /// How many are in memory.
@@ -169,6 +164,7 @@ pub(super) struct Parts {
     /// The routes that are paused.
     pub(super) paused_routes: BTreeSet<Arc<str>>,
     pub(super) pass: Option<Pass>,
+    pub(super) crew: Crew,
 }
 
 /// Fewer events at once are not worth a statement, however many routes share them.
@@ -176,7 +172,8 @@ const LEAST_CLAIM: usize = 50;
 
 impl Engine {
     pub(super) fn new(parts: Parts) -> Self {
-        let Parts { table, store, settings, routes, worker, hot, wake, paused, paused_routes, pass } = parts;
+        let Parts { table, store, settings, routes, worker, hot, wake, paused, paused_routes, pass, crew } =
+            parts;
         let breakers_changed = Arc::new(watch::Sender::new(()));
         let way = |route: Route| {
             let breaker = Breaker::new(
@@ -212,6 +209,7 @@ impl Engine {
             pass: Mutex::new(pass),
             depths: Depths::default(),
             tally: Tally::default(),
+            crew,
             worker: RwLock::new(worker),
             hot,
             gate: Mutex::default(),
@@ -233,8 +231,11 @@ impl Engine {
                 None => Feed::Queue(Arc::clone(&self.store)),
                 Some(stream) => {
                     let (table, worker) = (Arc::clone(&self.table), self.plain_worker.clone());
-                    let signals =
-                        Signals { claimer: Arc::clone(&self.wake), keeper: Arc::clone(&self.lanes_wake) };
+                    let signals = Signals {
+                        claimer: Arc::clone(&self.wake),
+                        keeper: Arc::clone(&self.lanes_wake),
+                        crew: self.crew.clone(),
+                    };
                     Feed::Stream(Arc::new(StreamFeed::new(table, stream, worker, &self.settings, signals)))
                 }
             })

@@ -39,8 +39,8 @@ impl Waiting {
     /// The next up to `most` that go together, none of them in a larger batch than it may be part of; what `admit` keeps
     /// is not among them.
     pub(super) fn next_batch(&mut self, most: usize, mut admit: impl FnMut(Job) -> Option<Job>) -> Vec<Job> {
-        let mut batch = Vec::new();
         let mut most = most.max(1);
+        let mut batch = Vec::with_capacity(most.min(self.hot.len() + self.claimed.len()));
         while let Some(queue) = self.whose_turn() {
             most = queue.front().map_or(most, |job| most.min(job.largest_batch().max(1)));
             if batch.len() >= most {

@@ -1,27 +1,47 @@
 //! Jobs: a leased event on its way through the relay.
 
 use std::convert::Infallible;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::engine::Engine;
 use super::order::Turn;
-use super::renew::Held;
+use super::renew::Holding;
+use super::slots::Slot;
 use crate::dispatch::no_route;
 use crate::error::Error;
 use crate::sink::{Delivery, Outcome};
 
-/// A leased event, from its claim or commit to its settlement; its slot is free again when it is dropped.
-pub(super) struct Job {
+/// A leased event, from its claim or commit to its settlement; its slot is free again when it is dropped. It is handed on many times,
+/// and too large to be copied each time.
+pub(super) struct Job(Box<Work>);
+
+impl Deref for Job {
+    type Target = Work;
+
+    fn deref(&self) -> &Work {
+        &self.0
+    }
+}
+
+impl DerefMut for Job {
+    fn deref_mut(&mut self) -> &mut Work {
+        &mut self.0
+    }
+}
+
+/// What a job is made of.
+pub(super) struct Work {
     /// The index of its route, or what becomes of it without one.
     pub(super) lane: Result<usize, Outcome>,
     pub(super) delivery: Delivery,
-    pub(super) held: Arc<Held>,
+    pub(super) held: Holding,
     pub(super) source: Source,
     /// In how large a batch it is published at most: in a larger one it, or another, made the sink hang or panic.
     pub(super) company: usize,
@@ -35,7 +55,7 @@ pub(super) struct Job {
     pub(super) _part: Option<Part>,
     /// While it is held, a pass that began after it is not over.
     pub(super) _epoch: Option<mpsc::Sender<Infallible>>,
-    pub(super) slot: OwnedSemaphorePermit,
+    pub(super) slot: Slot,
 }
 
 /// How the relay got an event.
@@ -56,6 +76,11 @@ impl Job {
 }
 
 impl Job {
+    /// Its slot, which is all that is left of it.
+    pub(super) fn into_slot(self) -> Slot {
+        self.0.slot
+    }
+
     /// The index of its route, if it has one.
     pub(super) fn way(&self) -> Option<usize> {
         self.lane.as_ref().ok().copied()
@@ -121,8 +146,10 @@ impl Drop for Part {
 }
 
 impl Engine {
-    /// A job as it enters the relay: its route and destination are found, and it counts among those that wait.
-    pub(super) fn enter(&self, mut job: Job) -> Job {
+    /// A job as it enters the relay: its route and destination are found. Whoever hands it on counts it among those that
+    /// [wait](Self::joined_queue).
+    pub(super) fn enter(&self, work: Work) -> Job {
+        let mut job = Job(Box::new(work));
         job.lane = self.place(&mut job.delivery);
         if let Ok(lane) = job.lane {
             self.learn_topic(lane, &job.delivery.event);
@@ -130,18 +157,17 @@ impl Engine {
             let shares = job.source == Source::Claimed && self.ways.len() > 1;
             job._part = shares.then(|| Part::of(self, lane));
         }
-        self.joined_queue(&job);
         job
     }
 
     /// The event's lane, its destination set; or what becomes of it without one. Routes and topic maps are the
     /// user's code: a panic in them is a failure of this event.
     fn place(&self, delivery: &mut Delivery) -> Result<usize, Outcome> {
-        let event = Arc::clone(&delivery.event);
+        let event = &*delivery.event;
         let find = || {
-            let lane = self.routes.find(&event).filter(|at| *at < self.ways.len());
-            let lane = lane.ok_or_else(|| no_route(&event))?;
-            let destination = self.settings.topics.as_ref().map(|topics| topics.map(&event)).transpose()?;
+            let lane = self.routes.find(event).filter(|at| *at < self.ways.len());
+            let lane = lane.ok_or_else(|| no_route(event))?;
+            let destination = self.settings.topics.as_ref().map(|topics| topics.map(event)).transpose()?;
             Ok((lane, destination))
         };
         match catch_unwind(AssertUnwindSafe(find)) {
@@ -156,15 +182,23 @@ impl Engine {
         }
     }
 
-    /// This one waits for a worker.
-    pub(super) fn joined_queue(&self, job: &Job) {
-        self.depths.waiting_of(job.source).fetch_add(1, Ordering::Relaxed);
+    /// These wait for a worker.
+    pub(super) fn joined_queue(&self, jobs: &[Job]) {
+        let [hot, claimed] = by_source(jobs);
+        self.depths.hot.fetch_add(hot, Ordering::Relaxed);
+        self.depths.claimed.fetch_add(claimed, Ordering::Relaxed);
     }
 
     /// These wait for a worker no longer.
-    pub(super) fn left_queue(&self, jobs: &[&Job]) {
-        for job in jobs {
-            self.depths.waiting_of(job.source).fetch_sub(1, Ordering::Relaxed);
-        }
+    pub(super) fn left_queue(&self, jobs: &[Job]) {
+        let [hot, claimed] = by_source(jobs);
+        self.depths.hot.fetch_sub(hot, Ordering::Relaxed);
+        self.depths.claimed.fetch_sub(claimed, Ordering::Relaxed);
     }
+}
+
+/// How many of these are hot, and how many were claimed.
+fn by_source(jobs: &[Job]) -> [usize; 2] {
+    let hot = jobs.iter().filter(|job| job.source == Source::Hot).count();
+    [hot, jobs.len() - hot]
 }

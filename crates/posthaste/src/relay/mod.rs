@@ -1,10 +1,10 @@
 //! The relay: from a committed row to a handler or broker.
 //!
 //! ```text
-//!  claim ──▶ slots ──▶ dispatch ──▶ settle          each a task of its own, handing on through
-//!               hot ──▶    │  ▲                      bounded queues; they overlap in time
+//!  claim ──▶ slots ──▶ dispatch ──▶ settle          one task, handing on through bounded queues;
+//!               hot ──▶    │  ▲                      what they ask the database overlaps in time
 //!                          ▼  │
-//!                        sinks, handlers
+//!                        sinks, handlers            a task for each publish
 //! ```
 //!
 //! | file | what it does |
@@ -19,6 +19,7 @@
 //! | `verdict.rs`, `retry.rs` | what an answer comes to: delays and attempts |
 //! | `breaker.rs` | lets an unavailable sink rest |
 //! | `settle.rs` | writes how events ended, in batches |
+//! | `crew.rs` | has claiming, dispatching and settling run as one task |
 //! | `renew.rs` | keeps the leases of what waits or runs |
 //! | `wake.rs` | wake-ups from other processes |
 //! | `presence.rs`, `orphans.rs` | the relay's session: who leads, who is gone |
@@ -35,6 +36,7 @@ mod breaker;
 mod builder;
 mod claim;
 mod control;
+mod crew;
 mod dispatch;
 mod engine;
 mod feed;
@@ -61,11 +63,12 @@ mod verdict;
 mod wake;
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::dispatch::Routes;
@@ -75,6 +78,7 @@ use crate::store::{Store, WorkerId};
 use crate::telemetry;
 
 pub use builder::RelayBuilder;
+use crew::{Crew, Errand};
 use engine::{Ended, Engine, Parts};
 use job::{Note, Pass};
 use outage::Doing;
@@ -439,8 +443,10 @@ impl Plan {
         let wake = Arc::new(Notify::new());
         let (hot, hot_events) =
             HotQueue::new(worker.clone(), self.settings.lease, self.settings.hot, Arc::clone(&wake));
+        let table: Arc<str> = self.store().table().to_string().into();
+        let (crew, hands) = Crew::new(Arc::clone(&table));
         let engine = Arc::new(Engine::new(Parts {
-            table: self.store().table().to_string().into(),
+            table,
             store: Arc::clone(self.store()),
             settings: self.settings.clone(),
             routes: Arc::clone(&self.routes),
@@ -450,6 +456,7 @@ impl Plan {
             paused,
             paused_routes,
             pass,
+            crew,
         }));
         telemetry::begin(&engine.table);
         if reached {
@@ -467,10 +474,13 @@ impl Plan {
         let most = self.settings.capacity(engine.ways.len()).saturating_add(self.settings.hot);
         let (settle, ended) = mpsc::channel(most.clamp(1, Semaphore::MAX_PERMITS));
         let (drained, is_drained) = watch::channel(false);
-        let mut pipeline = JoinSet::new();
-        pipeline.spawn(claim::Claimer::new(Arc::clone(&engine), jobs).run());
-        pipeline.spawn(dispatch::Dispatcher::new(Arc::clone(&engine), settle).run(claimed, hot_events));
-        pipeline.spawn(settle::Settler::new(Arc::clone(&engine), ended).run());
+        let parts: Vec<Errand> = vec![
+            Box::pin(claim::Claimer::new(Arc::clone(&engine), jobs).run()),
+            Box::pin(dispatch::Dispatcher::new(Arc::clone(&engine), settle).run(claimed, hot_events)),
+            Box::pin(settle::Settler::new(Arc::clone(&engine), ended).run()),
+        ];
+        let (ends, part_ended) = oneshot::channel();
+        let pipeline = tokio::spawn(hands.work(parts, || drop(ends)));
         let mut beside = JoinSet::new();
         beside.spawn(renew::run(Arc::clone(&engine), is_drained.clone()));
         beside.spawn(wake::run(Arc::clone(&engine)));
@@ -487,6 +497,7 @@ impl Plan {
             gate: Arc::clone(&self.gate),
             hot,
             pipeline,
+            part_ended,
             beside,
             owning,
             presence,
@@ -501,7 +512,9 @@ struct Supervisor {
     engine: Arc<Engine>,
     gate: Arc<Gate>,
     hot: Arc<HotQueue>,
-    pipeline: JoinSet<()>,
+    pipeline: JoinHandle<()>,
+    /// Closed when one of the parts has ended.
+    part_ended: oneshot::Receiver<Infallible>,
     beside: JoinSet<()>,
     owning: JoinHandle<()>,
     presence: JoinHandle<()>,
@@ -514,19 +527,22 @@ impl Supervisor {
         tokio::select! {
             biased;
             () = self.engine.control.stopping() => {}
-            ended = self.pipeline.join_next() => if !self.engine.control.now().stopping {
-                tracing::error!(table = %self.engine.table, ?ended, "a part of the relay ended by itself; the relay stops");
+            _ = &mut self.part_ended => if !self.engine.control.now().stopping {
+                tracing::error!(table = %self.engine.table, "a part of the relay ended by itself; the relay stops");
             }
         }
         let before = self.engine.tally.ended();
         self.engine.stop();
         self.gate.detach(&self.hot);
         let within = self.engine.settings.drain + LAST_WRITES;
-        let all_ended = async { while self.pipeline.join_next().await.is_some() {} };
-        if tokio::time::timeout(within, all_ended).await.is_err() {
+        let ended = tokio::time::timeout(within, &mut self.pipeline).await;
+        if let Ok(Err(error)) = &ended {
+            tracing::error!(table = %self.engine.table, %error, "the relay came to a bad end");
+        }
+        if ended.is_err() {
             tracing::warn!(table = %self.engine.table, "the database does not answer: what could not be settled is left to its leases");
-            self.pipeline.abort_all();
-            while self.pipeline.join_next().await.is_some() {}
+            self.pipeline.abort();
+            let _ = (&mut self.pipeline).await;
         }
         let _ = self.drained.send(true);
         // Nothing that may be in the middle of a statement is cancelled while there is hope that it ends.

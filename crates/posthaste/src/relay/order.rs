@@ -7,7 +7,7 @@
 
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustc_hash::FxHashMap;
@@ -44,12 +44,17 @@ pub(super) fn stored_key(event: &Event, ordered: bool) -> String {
 /// What is under way of each aggregate.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    aggregates: Mutex<FxHashMap<Key, Aggregate>>,
-    /// How many turns there were.
-    turns: AtomicU64,
+    under_way: Mutex<UnderWay>,
     /// How many aggregates have failed, and how many turns are of forgotten ones: while there are none, nobody is behind, and no
     /// event has to be looked up to know.
     troubles: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    aggregates: FxHashMap<Key, Aggregate>,
+    /// How many turns there were.
+    turns: u64,
 }
 
 /// One aggregate's events under way.
@@ -82,26 +87,15 @@ pub(super) enum Standing {
 }
 
 impl Order {
-    /// A turn for an event that has just been read, and how its aggregate stood before.
-    pub(super) fn join(self: &Arc<Self>, key: Key) -> (Turn, Standing) {
-        let mut order = self.lock();
-        let ticket = self.turns.fetch_add(1, Ordering::Relaxed);
-        let new = || Aggregate { since: ticket, under_way: 0, parked: true, waited_for: false, failed: None };
-        let aggregate = order.entry(key).or_insert_with(new);
-        aggregate.under_way += 1;
-        let standing = match aggregate {
-            Aggregate { failed: Some(_), .. } => Standing::Failed,
-            Aggregate { parked: true, .. } => Standing::Known,
-            Aggregate { waited_for: true, .. } => Standing::WaitedFor,
-            _ => Standing::UnderWay,
-        };
-        (Turn { order: Arc::clone(self), key, ticket, since: aggregate.since, has_ended: false }, standing)
+    /// Turns for events that have just been read, all at once.
+    pub(super) fn round(self: &Arc<Self>) -> Round<'_> {
+        Round { order: self, under_way: self.lock() }
     }
 
     /// What is under way of this aggregate is somebody else's by now: what of it has not begun comes behind what has.
     pub(super) fn forget(&self, key: Key) {
-        let mut order = self.lock();
-        if let Some(aggregate) = order.remove(&key) {
+        let mut under_way = self.lock();
+        if let Some(aggregate) = under_way.aggregates.remove(&key) {
             self.troubles.fetch_add(aggregate.under_way, Ordering::Release);
             self.settle_trouble(&aggregate);
         }
@@ -111,18 +105,18 @@ impl Order {
     pub(super) fn end(turns: impl Iterator<Item = Turn>) {
         let mut turns = turns.peekable();
         let Some(order) = turns.peek().map(|turn| Arc::clone(&turn.order)) else { return };
-        let mut aggregates = order.lock();
+        let mut under_way = order.lock();
         for mut turn in turns {
             if Arc::ptr_eq(&turn.order, &order) {
                 turn.has_ended = true;
-                order.leave(&mut aggregates, turn.key, turn.since);
+                order.leave(&mut under_way, turn.key, turn.since);
             }
         }
     }
 
     /// One of this aggregate is no longer under way.
-    fn leave(&self, aggregates: &mut FxHashMap<Key, Aggregate>, key: Key, since: u64) {
-        match aggregates.entry(key) {
+    fn leave(&self, under_way: &mut UnderWay, key: Key, since: u64) {
+        match under_way.aggregates.entry(key) {
             Entry::Occupied(mut entry) if entry.get().since == since => {
                 entry.get_mut().under_way -= 1;
                 if entry.get().under_way == 0 {
@@ -142,8 +136,66 @@ impl Order {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<Key, Aggregate>> {
-        self.aggregates.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, UnderWay> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Events that were read together take their turns. Nobody else does before all of them have theirs, and nothing fails meanwhile. A turn
+/// that is not given out ends by [`wait`](Self::wait) or [`leave`](Self::leave): dropped, it would wait for this very round.
+pub(super) struct Round<'a> {
+    order: &'a Arc<Order>,
+    under_way: MutexGuard<'a, UnderWay>,
+}
+
+impl Round<'_> {
+    /// A turn for an event, and how its aggregate stood before.
+    pub(super) fn join(&mut self, key: Key) -> (Turn, Standing) {
+        let UnderWay { aggregates, turns } = &mut *self.under_way;
+        let ticket = *turns;
+        *turns += 1;
+        let new = || Aggregate { since: ticket, under_way: 0, parked: true, waited_for: false, failed: None };
+        let aggregate = aggregates.entry(key).or_insert_with(new);
+        aggregate.under_way += 1;
+        let standing = match aggregate {
+            Aggregate { failed: Some(_), .. } => Standing::Failed,
+            Aggregate { parked: true, .. } => Standing::Known,
+            Aggregate { waited_for: true, .. } => Standing::WaitedFor,
+            _ => Standing::UnderWay,
+        };
+        let order = Arc::clone(self.order);
+        (Turn { order, key, ticket, since: aggregate.since, has_ended: false }, standing)
+    }
+
+    /// It goes, and has no place among the parked: whatever is read later goes behind it.
+    pub(super) fn go(&mut self, turn: Turn) -> Turn {
+        self.with(&turn, |aggregate| aggregate.parked = false);
+        turn
+    }
+
+    /// It is parked until those have ended that are under way: whatever is read later goes behind it.
+    pub(super) fn wait(&mut self, turn: Turn) {
+        self.with(&turn, |aggregate| aggregate.waited_for = true);
+        self.leave(turn);
+    }
+
+    /// It has no turn after all.
+    pub(super) fn leave(&mut self, mut turn: Turn) {
+        turn.has_ended = true;
+        self.order.leave(&mut self.under_way, turn.key, turn.since);
+    }
+
+    fn with(&mut self, turn: &Turn, look: impl FnOnce(&mut Aggregate)) {
+        if let Some(aggregate) = self.under_way.of(turn) {
+            look(aggregate);
+        }
+    }
+}
+
+impl UnderWay {
+    /// The aggregate of a turn, unless that was forgotten.
+    fn of(&mut self, turn: &Turn) -> Option<&mut Aggregate> {
+        self.aggregates.get_mut(&turn.key).filter(|aggregate| aggregate.since == turn.since)
     }
 }
 
@@ -158,17 +210,6 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// It has no place among the parked: whatever is read later goes behind it.
-    pub(super) fn unparked(self) -> Self {
-        self.with(|aggregate| aggregate.parked = false);
-        self
-    }
-
-    /// It is parked until those have ended that are under way: whatever is read later goes behind it.
-    pub(super) fn wait(self) {
-        self.with(|aggregate| aggregate.waited_for = true);
-    }
-
     pub(super) fn key(&self) -> Key {
         self.key
     }
@@ -198,8 +239,7 @@ impl Turn {
 
     /// Its aggregate, unless that was forgotten.
     fn with<T>(&self, look: impl FnOnce(&mut Aggregate) -> T) -> Option<T> {
-        let mut order = self.order.lock();
-        order.get_mut(&self.key).filter(|aggregate| aggregate.since == self.since).map(look)
+        self.order.lock().of(self).map(look)
     }
 }
 
@@ -220,21 +260,37 @@ mod tests {
         event.ok().and_then(|event| Key::of(&event)).unwrap_or(Key(0))
     }
 
+    fn join(order: &Arc<Order>, key: Key) -> (Turn, Standing) {
+        order.round().join(key)
+    }
+
+    fn go(order: &Arc<Order>, key: Key) -> Turn {
+        let mut round = order.round();
+        let turn = round.join(key).0;
+        round.go(turn)
+    }
+
+    fn wait(order: &Arc<Order>, key: Key) {
+        let mut round = order.round();
+        let turn = round.join(key).0;
+        round.wait(turn);
+    }
+
     #[test]
     fn sm2_what_failed_is_remembered_until_all_that_is_under_way_has_ended() {
         let order = Arc::new(Order::default());
-        let (first, standing) = order.join(key(1));
+        let (first, standing) = join(&order, key(1));
         assert_eq!(standing, Standing::Known);
-        let first = first.unparked();
-        let (second, standing) = order.join(key(1));
+        let first = order.round().go(first);
+        let (second, standing) = join(&order, key(1));
         assert_eq!(standing, Standing::UnderWay);
-        assert_eq!(order.join(key(2)).1, Standing::Known);
+        assert_eq!(join(&order, key(2)).1, Standing::Known);
         first.fail();
         assert!(second.is_behind());
         drop(first);
         assert!(second.is_behind());
         drop(second);
-        let (again, standing) = order.join(key(1));
+        let (again, standing) = join(&order, key(1));
         assert_eq!(standing, Standing::Known);
         assert!(!again.is_behind());
     }
@@ -242,47 +298,47 @@ mod tests {
     #[test]
     fn sm2_what_has_its_place_among_the_parked_is_known_to_the_database() {
         let order = Arc::new(Order::default());
-        let _parked = order.join(key(1));
-        assert_eq!(order.join(key(1)).1, Standing::Known);
+        let _parked = join(&order, key(1));
+        assert_eq!(join(&order, key(1)).1, Standing::Known);
     }
 
     #[test]
     fn sm2_what_is_read_behind_a_failure_does_not_join_what_is_under_way() {
         let order = Arc::new(Order::default());
-        let first = order.join(key(1)).0.unparked();
-        let second = order.join(key(1)).0.unparked();
+        let first = go(&order, key(1));
+        let second = go(&order, key(1));
         first.fail();
         drop(first);
-        assert_eq!(order.join(key(1)).1, Standing::Failed);
+        assert_eq!(join(&order, key(1)).1, Standing::Failed);
         drop(second);
-        assert_eq!(order.join(key(1)).1, Standing::Known);
+        assert_eq!(join(&order, key(1)).1, Standing::Known);
     }
 
     #[test]
     fn sm2_what_is_read_while_something_parked_waits_does_not_join_what_is_under_way() {
         let order = Arc::new(Order::default());
-        let under_way = order.join(key(1)).0.unparked();
-        order.join(key(1)).0.wait();
-        assert_eq!(order.join(key(1)).1, Standing::WaitedFor);
-        assert_eq!(order.join(key(2)).1, Standing::Known);
+        let under_way = go(&order, key(1));
+        wait(&order, key(1));
+        assert_eq!(join(&order, key(1)).1, Standing::WaitedFor);
+        assert_eq!(join(&order, key(2)).1, Standing::Known);
         drop(under_way);
-        assert_eq!(order.join(key(1)).1, Standing::Known);
-        let _under_way = order.join(key(1)).0.unparked();
-        assert_eq!(order.join(key(1)).1, Standing::UnderWay, "that was long ago");
+        assert_eq!(join(&order, key(1)).1, Standing::Known);
+        let _under_way = go(&order, key(1));
+        assert_eq!(join(&order, key(1)).1, Standing::UnderWay, "that was long ago");
     }
 
     #[test]
     fn sm1_what_was_forgotten_does_not_begin_and_does_not_hold_up_what_is_read_anew() {
         let order = Arc::new(Order::default());
-        let old = order.join(key(1)).0.unparked();
+        let old = go(&order, key(1));
         order.forget(key(1));
-        let (new, standing) = order.join(key(1));
+        let (new, standing) = join(&order, key(1));
         assert_eq!(standing, Standing::Known);
         old.fail();
         assert!(old.is_behind());
         assert!(!new.is_behind());
         drop(old);
-        let later = order.join(key(1)).0;
+        let later = join(&order, key(1)).0;
         new.fail();
         assert!(later.is_behind());
     }
@@ -291,7 +347,7 @@ mod tests {
     fn sm2_nobody_is_looked_up_while_there_is_no_trouble() {
         let order = Arc::new(Order::default());
         let troubles = || order.troubles.load(Ordering::Relaxed);
-        let join = |n| order.join(key(n)).0.unparked();
+        let join = |n| go(&order, key(n));
         let (first, second, third) = (join(1), join(1), join(1));
         first.fail();
         second.fail();
@@ -308,6 +364,6 @@ mod tests {
         Order::end([old, new].into_iter());
         drop(older);
         assert_eq!(troubles(), 0);
-        assert!(order.lock().is_empty());
+        assert!(order.lock().aggregates.is_empty());
     }
 }

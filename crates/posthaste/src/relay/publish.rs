@@ -41,7 +41,7 @@ pub(super) async fn publish(
     engine: Arc<Engine>,
     way: usize,
     mut deliveries: Vec<Delivery>,
-    held: Vec<Arc<Held>>,
+    held: Vec<Held>,
     probing: bool,
 ) -> Answers {
     let timeout = engine.settings.timeout;
@@ -76,9 +76,9 @@ pub(super) async fn publish(
 }
 
 /// Which of these leases outlast the timeout, after renewing those that would not.
-async fn startable(engine: &Arc<Engine>, held: &[Arc<Held>], timeout: Duration) -> Vec<bool> {
+async fn startable(engine: &Arc<Engine>, held: &[Held], timeout: Duration) -> Vec<bool> {
     let lasting = engine.leases.lasting(timeout);
-    let short: Vec<Arc<Held>> = held.iter().filter(|held| !lasting(held)).cloned().collect();
+    let short: Vec<Held> = held.iter().filter(|held| !lasting(held)).cloned().collect();
     if !short.is_empty() {
         // A task of its own: a statement is not to be cut off when the dispatch is.
         let engine = Arc::clone(engine);

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use crate::store::AttemptLimits;
 
-/// Says when a failed delivery is tried again, and how often. [`Backoff`] is the usual one.
+/// Says when a failed delivery is tried again, and how often. [`Backoff`] is the usual one. The relay asks after each failure, and
+/// nothing else goes on before it is answered.
 ///
 /// ```
 /// use std::time::Duration;

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::dispatch::Ended;
@@ -20,6 +20,7 @@ use super::feed::{Heard, Said};
 use super::job::{Job, Note, Source};
 use super::order::Order;
 use super::outage::{Doing, Pauses};
+use super::slots::Slot;
 use super::verdict::Ending;
 use crate::error::{Error, ErrorKind};
 use crate::store::Verdict;
@@ -199,18 +200,10 @@ fn is_hot(ended: &[Ended]) -> bool {
     ended.iter().all(|ended| ended.job.source == Source::Hot)
 }
 
-/// Gives the slots of these back, and ends their turns. Those of claimed events, which are many, all at once: each by itself would
-/// lock the rest.
+/// Gives the slots of these back, and ends their turns.
 fn free(mut done: Vec<Ended>) {
     Order::end(done.iter_mut().filter_map(|ended| ended.job.turn.take()));
-    let mut slots: Option<OwnedSemaphorePermit> = None;
-    for Ended { job: Job { source, slot, .. }, .. } in done {
-        match &mut slots {
-            _ if source == Source::Hot => drop(slot),
-            Some(slots) => slots.merge(slot),
-            None => slots = Some(slot),
-        }
-    }
+    Slot::give_back(done.into_iter().map(|ended| ended.job.into_slot()));
 }
 
 /// What the metrics are told of one topic's events.

@@ -47,8 +47,53 @@ impl Slots {
         self.free.available_permits() < most.div_ceil(2)
     }
 
+    /// Slots that were taken, one for each of so many events.
+    pub(super) fn each(mut taken: OwnedSemaphorePermit, events: usize) -> impl Iterator<Item = Slot> {
+        let taken = taken.split(events.min(taken.num_permits()));
+        let (free, n) = taken.map_or((None, 0), |taken| {
+            let all = (Some(Arc::clone(taken.semaphore())), taken.num_permits());
+            taken.forget();
+            all
+        });
+        (0..n).map(move |_| Slot::Claimed(Claimed(free.clone())))
+    }
+
     /// Says that slots have been given back, or that nothing waits any more.
     pub(super) fn tell(&self) {
         self.freed.notify_one();
+    }
+}
+
+/// One event's slot; it is free again when this is dropped.
+pub(super) enum Slot {
+    /// One of those that producers take for what they write.
+    Hot(#[expect(dead_code, reason = "it is dropped with the rest")] OwnedSemaphorePermit),
+    Claimed(Claimed),
+}
+
+/// A slot of a claimed event.
+pub(super) struct Claimed(Option<Arc<Semaphore>>);
+
+impl Slot {
+    /// Gives these back. Those of claims, which are many and all of one relay, at once: each by itself would lock the rest.
+    pub(super) fn give_back(slots: impl Iterator<Item = Self>) {
+        let (mut free, mut n) = (None, 0);
+        for slot in slots {
+            if let Self::Claimed(mut slot) = slot {
+                free = slot.0.take().or(free);
+                n += 1;
+            }
+        }
+        if let Some(free) = free {
+            free.add_permits(n);
+        }
+    }
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        if let Some(free) = self.0.take() {
+            free.add_permits(1);
+        }
     }
 }

@@ -106,7 +106,7 @@ pub trait Sink: Send + Sync + 'static {
 
     /// Whether a batch may hold several events of one aggregate of a stream: they become visible in the order of the
     /// batch, and once one of them has failed, none behind it of the same aggregate is accepted. Where it does not,
-    /// events of one aggregate are published one after the other.
+    /// events of one aggregate are published one after the other. It is asked for every event.
     fn keeps_order(&self) -> bool {
         false
     }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use tokio::time::Instant;
 
 use super::super::feed::{Fed, FedEvent};
-use super::super::order::{Key, Standing, Turn};
+use super::super::order::{Key, Round, Standing, Turn};
 use super::StreamFeed;
 use super::state::{PageState, Source, State, UnderWay};
 use crate::error::Result;
@@ -48,13 +48,6 @@ struct Fates {
     parks: Vec<Park>,
     /// The aggregates of which some are under way that have no place: they have to have it before what is parked now.
     overtaken: FxHashSet<Key>,
-}
-
-impl Fates {
-    /// Whether a row of this aggregate is given out.
-    fn gave_out(&self, key: Key) -> bool {
-        self.each.iter().any(|fate| matches!(fate, Fate::GivenOut(Some(turn)) if turn.key() == key))
-    }
 }
 
 impl StreamFeed {
@@ -110,6 +103,9 @@ impl StreamFeed {
         if state.kept.is_none() {
             let page = state.reader.read(left).await?;
             state.keep(page);
+            if let Some(errand) = state.reader.errand() {
+                self.signals.crew.go(errand).wait().await;
+            }
         }
         self.take_page(state, left, fed).await?;
         self.prove(state);
@@ -221,19 +217,11 @@ impl StreamFeed {
                     let error = exhausted(parked.suspect, parked.last_error.clone());
                     dead(&parked, error, self.blocks(event))
                 }
-                Ok(event) => match self.key(event).map(|key| self.order.join(key)) {
-                    // And so do those behind it, even if the others have ended by now.
-                    Some((turn, standing))
-                        if must_wait(&parked, standing) || jostled.contains(&turn.key()) =>
-                    {
-                        jostled.insert(turn.key());
-                        // Were more to join the others, it might never come to its turn.
-                        turn.wait();
-                        ParkedVerdict::Released { after: JOSTLED }
-                    }
+                Ok(event) => match self.key(event).map(|key| self.turn_of(&parked, key, &mut jostled)) {
+                    Some(None) => ParkedVerdict::Released { after: JOSTLED },
                     joined => {
                         failpoint!("parked.claimed");
-                        given_out.push((parked, joined.map(|(turn, _)| turn)));
+                        given_out.push((parked, joined.flatten()));
                         continue;
                     }
                 },
@@ -260,6 +248,19 @@ impl StreamFeed {
         }
         self.lose_in(state, &lost);
         Ok(())
+    }
+
+    /// The turn of a parked event; `None` if it has to wait, and so do those behind it, even if the others have ended by now.
+    fn turn_of(&self, parked: &Parked, key: Key, jostled: &mut FxHashSet<Key>) -> Option<Turn> {
+        let mut round = self.order.round();
+        let (turn, standing) = round.join(key);
+        if must_wait(parked, standing) || jostled.contains(&key) {
+            jostled.insert(key);
+            // Were more to join the others, it might never come to its turn.
+            round.wait(turn);
+            return None;
+        }
+        Some(turn)
     }
 
     /// Looks after what nobody else does. It may take long where much is parked, and not come to its end in the time that a
@@ -405,34 +406,42 @@ impl StreamFeed {
 
     /// What becomes of each of these rows.
     fn decide(&self, rows: &[Row], mut blocked: HashSet<String>) -> Fates {
-        let mut fates = Fates::default();
+        let mut fates = Fates { each: Vec::with_capacity(rows.len()), ..Fates::default() };
+        let mut round = self.order.round();
         for row in rows {
-            let fate = self.fate_of(row, &mut blocked, &mut fates);
+            let fate = self.fate_of(row, &mut round, &mut blocked, &mut fates);
             fates.each.push(fate);
         }
         fates
     }
 
-    fn fate_of(&self, row: &Row, blocked: &mut HashSet<String>, fates: &mut Fates) -> Fate {
+    fn fate_of(
+        &self,
+        row: &Row,
+        round: &mut Round<'_>,
+        blocked: &mut HashSet<String>,
+        fates: &mut Fates,
+    ) -> Fate {
         let ordered = row.event.as_ref().ok().and_then(|event| Some((event, self.key(event)?)));
         match (wait_of(row), ordered) {
             (Wait::Behind, None) => return Fate::GivenOut(None),
             (wait @ (Wait::Behind | Wait::Suspect), Some((event, key))) => {
-                let (turn, standing) = self.order.join(key);
+                let (turn, standing) = round.join(key);
                 let goes = match standing {
                     Standing::UnderWay => true,
                     Standing::Known | Standing::WaitedFor => {
                         blocked.is_empty() || !blocked.contains(&self.stored_key(event))
                     }
-                    // It failed this very moment, after others of this page were given out: this one comes behind them, not before.
-                    Standing::Failed => fates.gave_out(key),
+                    Standing::Failed => false,
                 };
                 if goes && wait == Wait::Behind {
-                    return Fate::GivenOut(Some(turn.unparked()));
+                    return Fate::GivenOut(Some(round.go(turn)));
                 }
-                if standing != Standing::Known {
+                if standing == Standing::Known {
+                    round.leave(turn);
+                } else {
                     fates.overtaken.insert(key);
-                    turn.wait();
+                    round.wait(turn);
                 }
             }
             _ => {}

@@ -31,6 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::crew::Crew;
 use super::order::{Key, Order, stored_key};
 use super::settings::Settings;
 use crate::error::Result;
@@ -78,6 +79,8 @@ pub(super) struct Signals {
     pub(super) claimer: Arc<Notify>,
     /// Lanes were lost, and may be free.
     pub(super) keeper: Arc<Notify>,
+    /// Something is to be carried out while others go on.
+    pub(super) crew: Crew,
 }
 
 #[derive(Default)]

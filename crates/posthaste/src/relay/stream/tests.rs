@@ -240,7 +240,7 @@ impl Stream for Fake {
 
 async fn feed(fake: &Fake) -> StreamFeed {
     let worker = WorkerId::new("w").unwrap();
-    let signals = Signals { claimer: Arc::default(), keeper: Arc::default() };
+    let signals = Signals { crew: Crew::new("t".into()).0, claimer: Arc::default(), keeper: Arc::default() };
     let settings = Settings { batch: 2, ..Settings::default() };
     let feed = StreamFeed::new("t".into(), Arc::new(fake.clone()), worker, &settings, signals);
     feed.open(&[HOLD]).await.unwrap();

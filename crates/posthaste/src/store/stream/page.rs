@@ -93,6 +93,12 @@ pub trait Reader: Send {
     /// Reads these no more; what was under way of them is forgotten.
     fn close(&mut self, lanes: &[u16]);
 
+    /// What is to be carried out while nobody asks the reader for anything, such as asking for the next page. Whoever reads sees to that, or
+    /// it waits until somebody needs it. Who drops it gives up what the reader knows.
+    fn errand(&mut self) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
+
     /// The end of waiting for a page that the database was asked for before its turn, if it has not answered yet. Whoever
     /// waits for that before reading leaves the reader to others meanwhile.
     fn coming(&self) -> Option<BoxFuture<'static, ()>> {

@@ -29,7 +29,7 @@ impl Visit for Line {
     }
 }
 
-/// What is logged anywhere in the process: parts of a relay are tasks of their own.
+/// What is logged anywhere in the process: a relay and its publishes are tasks of their own.
 struct Everywhere;
 
 static WATCHES: Mutex<Vec<Watch>> = Mutex::new(Vec::new());

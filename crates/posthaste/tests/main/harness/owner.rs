@@ -41,10 +41,18 @@ impl Owner {
     pub async fn read(&mut self, limit: u32) -> Page {
         loop {
             let page = self.reader.read(limit).await.unwrap();
+            self.carry_out_errand();
             if !page.rows.is_empty() || !page.more {
                 return page;
             }
             self.reader.settle(&[], &[page.number], Keep::Delivered).await.unwrap();
+        }
+    }
+
+    /// What the reader wants to be done goes on beside the test.
+    pub fn carry_out_errand(&mut self) {
+        if let Some(errand) = self.reader.errand() {
+            tokio::spawn(errand);
         }
     }
 

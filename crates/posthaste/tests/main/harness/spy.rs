@@ -290,6 +290,9 @@ impl stream::Reader for SpiedReader {
     async fn seen(&mut self) -> Option<stream::Seen> {
         self.inner.seen().await
     }
+    fn errand(&mut self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        self.inner.errand()
+    }
     fn coming(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         self.inner.coming()
     }

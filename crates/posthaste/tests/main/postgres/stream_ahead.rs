@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use posthaste::store::stream::{Beat, Page};
 use posthaste::store::{Keep, Mode};
+use sqlx::Executor;
 use uuid::Uuid;
 
-use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event};
+use crate::harness::database::Handle;
+use crate::harness::{Db, Kind, MINUTE, Owner, Setup, event, until};
 
 async fn stream() -> Db {
     Db::with(Kind::Postgres, Setup { mode: Some(Mode::stream(1).unwrap()), ..Setup::default() }).await
@@ -86,6 +88,29 @@ async fn sm1_what_was_read_ahead_long_ago_is_read_again() {
     db.drop_everything().await;
 }
 
+/// Who gives up its lanes keeps no connection busy, though the server is still at the page that it was asked for.
+#[tokio::test]
+async fn sm1_what_nobody_waits_for_any_more_is_not_read() {
+    let db = stream().await;
+    db.enqueue_numbers("a", 0..30).await;
+    let mut owner = Owner::of(&db).await;
+    assert_eq!(owner.reader.read(10).await.unwrap().rows.len(), 10);
+    let Handle::Postgres(sql) = db.handle() else { panic!("PostgreSQL only") };
+    let mut locks = sql.pool.begin().await.unwrap();
+    locks.execute("LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let asks = tokio::spawn(owner.reader.errand().unwrap());
+    // By the number of this test's own table, which nobody else could look up now.
+    let table: i64 =
+        sqlx::query_scalar("SELECT 'outbox'::regclass::oid::bigint").fetch_one(&mut *locks).await.unwrap();
+    let waiting = format!("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = {table}");
+    until("the page waits", async || db.number(waiting.clone()).await == 1).await;
+    assert!(!asks.is_finished());
+    owner.reader.close(&[0]);
+    tokio::time::timeout(MINUTE, asks).await.unwrap().unwrap();
+    locks.rollback().await.unwrap();
+    db.drop_everything().await;
+}
+
 /// Who stops waiting for a page has lost its lane with the connection, at whatever moment that was: each page is waited for once
 /// more than the last time, until it comes.
 #[tokio::test]
@@ -94,7 +119,7 @@ async fn re11_who_stops_waiting_for_a_page_at_any_moment_loses_nothing() {
     let written = db.enqueue_numbers("a", 0..300).await;
     let mut owner = Owner::of(&db).await;
     let mut came = Vec::new();
-    let (mut cut_off, mut patience) = (0, 0);
+    let (mut pages, mut cut_off, mut patience) = (0, 0, 0);
     while came.len() < written.len() {
         let Some(page) = polled(patience, owner.reader.read(10)).await else {
             cut_off += 1;
@@ -102,6 +127,7 @@ async fn re11_who_stops_waiting_for_a_page_at_any_moment_loses_nothing() {
             continue;
         };
         let page = page.unwrap();
+        owner.carry_out_errand();
         if !page.lost.is_empty() {
             let beat = Beat { relay: &owner.worker, present: false, holds: &[], lease: MINUTE, seen: None };
             owner.holds = owner.stream.take(&beat, &page.lost, &[]).await.unwrap();
@@ -110,6 +136,15 @@ async fn re11_who_stops_waiting_for_a_page_at_any_moment_loses_nothing() {
         }
         came.extend(ids(&page).into_iter().filter(|id| !came.contains(id)).collect::<Vec<_>>());
         owner.reader.settle(&[], &[page.number], Keep::Delivered).await.unwrap();
+        pages += 1;
+        // Of every other page it is written how far it is, as by a relay that says that it lives; or all would begin anew with each
+        // connection. After the others the server is still at the next one.
+        if pages % 2 == 0 {
+            if let Some(coming) = owner.reader.coming() {
+                coming.await;
+            }
+            owner.reader.catch_up().await.unwrap();
+        }
         patience = 0;
     }
     assert_eq!(came, written);

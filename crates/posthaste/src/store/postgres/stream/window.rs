@@ -310,7 +310,7 @@ impl WindowReader {
     }
 
     /// Asks for the next page, where the place after the last one says that there is more of the window.
-    async fn read_ahead(&mut self, connection: PgConnection, place: &Place) {
+    fn read_ahead(&mut self, connection: PgConnection, place: &Place) {
         let half_read = matches!(place.part, Part::Window { .. });
         let next = half_read.then(|| self.next_question(self.most)).flatten();
         let is_known = |next: &Question| self.ahead.as_ref().is_some_and(|ahead| ahead.is_for(next));
@@ -318,10 +318,7 @@ impl WindowReader {
             self.link = Link::Free(connection);
             return;
         };
-        let asked = Asked::new(connection, Arc::clone(&self.statements), next);
-        // It would not be sent before this task has to wait for something. Who is dropped meanwhile is cut off.
-        tokio::task::yield_now().await;
-        self.link = Link::Asked(asked);
+        self.link = Link::Asked(Asked::new(connection, Arc::clone(&self.statements), next));
     }
 }
 
@@ -396,6 +393,13 @@ impl Reader for WindowReader {
         }
     }
 
+    fn errand(&mut self) -> Option<BoxFuture<'static, ()>> {
+        match &mut self.link {
+            Link::Asked(asked) => asked.errand(),
+            Link::Free(_) | Link::CutOff => None,
+        }
+    }
+
     fn coming(&self) -> Option<BoxFuture<'static, ()>> {
         match &self.link {
             Link::Asked(asked) => asked.coming(),
@@ -434,7 +438,7 @@ impl Reader for WindowReader {
                 }
             }
         }
-        self.read_ahead(connection, &place).await;
+        self.read_ahead(connection, &place);
         if let Some((noted, last)) = suspects {
             let all = place.noted().0.order(&noted).is_lt();
             rows.iter_mut().for_each(|row| row.suspect = all || row.sequence <= last);

@@ -58,6 +58,9 @@ async fn sm1_a_clean_release_leaves_no_suspects(kind: Kind) {
         let mut reader = rig.stream.reader();
         reader.open(&holds).await.unwrap();
         let page = reader.read(4).await.unwrap();
+        if let Some(errand) = reader.errand() {
+            tokio::spawn(errand);
+        }
         assert!(page.rows.iter().all(|row| !row.suspect), "{clean}");
         rig.park(vec![park(&page.rows[3], Wait::After(MINUTE))]).await;
         assert_eq!(reader.settle(&said(&page)[..3], &[page.number], Keep::Nothing).await.unwrap(), NOBODY);

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sqlx::postgres::PgConnection;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::super::super::Statements;
@@ -41,40 +40,51 @@ impl Link {
 /// A page that is asked for before its turn. Who drops it drops the connection.
 pub(super) struct Asked {
     question: Question,
-    task: JoinSet<(PgConnection, sqlx::Result<Answer>, Instant)>,
+    /// What asks, until somebody carries it out.
+    errand: Option<BoxFuture<'static, ()>>,
+    answered: oneshot::Receiver<(PgConnection, sqlx::Result<Answer>, Instant)>,
     /// Closed by the answer.
     unanswered: watch::Receiver<()>,
 }
 
 impl Asked {
     pub(super) fn new(mut connection: PgConnection, statements: Arc<Statements>, question: Question) -> Self {
-        let mut task = JoinSet::new();
         let asked = question.clone();
-        let (answers, unanswered) = watch::channel(());
-        task.spawn(async move {
-            let answer = statements.window.page.ask(&mut connection, &asked).await;
-            drop(answers);
-            (connection, answer, Instant::now())
-        });
-        Self { question, task, unanswered }
+        let (mut answer, answered) = oneshot::channel();
+        let (ends, unanswered) = watch::channel(());
+        let errand = async move {
+            let said = tokio::select! {
+                biased;
+                // Nobody waits for it any more: the connection is given up.
+                () = answer.closed() => return,
+                said = statements.window.page.ask(&mut connection, &asked) => said,
+            };
+            let _ = answer.send((connection, said, Instant::now()));
+            drop(ends);
+        };
+        Self { question, errand: Some(Box::pin(errand)), answered, unanswered }
+    }
+
+    /// What asks, if nobody has been given it.
+    pub(super) fn errand(&mut self) -> Option<BoxFuture<'static, ()>> {
+        self.errand.take()
     }
 
     /// Ends with the answer, whatever it is; `None` if that is there.
     pub(super) fn coming(&self) -> Option<BoxFuture<'static, ()>> {
         let mut unanswered = self.unanswered.clone();
-        unanswered.has_changed().ok()?;
+        unanswered.has_changed().ok().filter(|_| self.errand.is_none())?;
         Some(Box::pin(async move { while unanswered.changed().await.is_ok() {} }))
     }
 
     /// Waits for the answer; the connection is free again.
     pub(super) async fn answered(mut self) -> sqlx::Result<(PgConnection, sqlx::Result<Ahead>)> {
-        match self.task.join_next().await {
-            Some(Ok((connection, answer, at))) => {
-                let ahead = |answer| Ahead { question: self.question, answer, at };
-                Ok((connection, answer.map(ahead)))
-            }
-            Some(Err(_)) | None => Err(sqlx::Error::WorkerCrashed),
+        if let Some(errand) = self.errand.take() {
+            errand.await;
         }
+        let (connection, answer, at) = self.answered.await.map_err(|_| sqlx::Error::WorkerCrashed)?;
+        let ahead = |answer| Ahead { question: self.question, answer, at };
+        Ok((connection, answer.map(ahead)))
     }
 }
 

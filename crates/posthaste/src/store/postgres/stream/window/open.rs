@@ -162,7 +162,7 @@ impl WindowReader {
         Ok(loaded.into_iter().map(|loaded| loaded.lane).collect())
     }
 
-    async fn load(&self, connection: &mut PgConnection, holds: &[Hold]) -> Result<Vec<Loaded>> {
+    async fn load(&mut self, connection: &mut PgConnection, holds: &[Hold]) -> Result<Vec<Loaded>> {
         let rows = sqlx::query(self.statements.window.open.load.sql())
             .bind(lanes(holds))
             .bind(fences(holds))
@@ -223,7 +223,7 @@ impl WindowReader {
         })
     }
 
-    async fn adopt(&self, connection: &mut PgConnection, holds: &[Hold]) -> Result<()> {
+    async fn adopt(&mut self, connection: &mut PgConnection, holds: &[Hold]) -> Result<()> {
         sqlx::query(self.statements.window.open.adopt.sql())
             .bind(lanes(holds))
             .bind(fences(holds))
@@ -256,7 +256,7 @@ impl WindowReader {
     }
 
     // Who no longer waits for this drops the connection, and the transaction with it.
-    async fn anchor_once(&self, connection: &mut PgConnection, holds: &[Hold]) -> sqlx::Result<()> {
+    async fn anchor_once(&mut self, connection: &mut PgConnection, holds: &[Hold]) -> sqlx::Result<()> {
         let mut tx = connection.begin().await?;
         let statements = &self.statements.window.open;
         let wait = format!("{}ms", self.patience.wait().as_millis());
