@@ -2,7 +2,6 @@
 //! there in the end.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use sqlx::mysql::MySqlConnection;
@@ -137,14 +136,11 @@ impl Ground {
             Database::Sqlite => return Ok(()),
         };
         let mut link = self.link().await?;
-        // What the server still does for a process that was killed may put a file into the directory that it is about to remove.
-        let mut tries = 0;
-        while let Err(error) = link.execute(drop.clone()).await {
-            tries += 1;
-            if tries > 50 || !error.to_string().contains("Directory not empty") {
-                return Err(error);
-            }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        // Where triggers are made in several databases at once, MariaDB sometimes forgets a copy of a file of theirs (`outbox_parked.TRG-`)
+        // that it does not know as its own when it is to remove the directory. Everything else has gone by then.
+        match link.execute(drop).await {
+            Err(error) if error.to_string().contains("Directory not empty") => {}
+            dropped => dropped?,
         }
         link.close().await
     }
