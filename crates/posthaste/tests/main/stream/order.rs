@@ -13,7 +13,7 @@ use posthaste::{Backoff, Handler};
 use super::child::{Child, Nursery, Temper};
 use super::fleet::Fleet;
 use super::history::{Fact, History, Witness, flaky};
-use super::producers::{self, Plan, prepare, versions};
+use super::producers::{self, ENDLESS, Plan, Writing, prepare, versions};
 use super::{SECOND, done, stream};
 use crate::harness::database::Handle;
 use crate::harness::{Db, Kind, MINUTE};
@@ -183,23 +183,21 @@ async fn sm1_order_while_relays_are_killed(kind: Kind) {
     let mut herd = Herd::new(&db, &history, 2).await;
     // Where the database cannot tell that a relay is gone, each time costs a lease.
     let (times, events) = if kind == Kind::Sqlite { (2, 3000) } else { (8, 6000) };
-    let writing = {
-        let (db, history) = (Arc::clone(&db), history.clone());
-        let plan = Plan { writers: 4, rest: 5 * SECOND / 1000, ..Plan::busy(kind, seed, events) };
-        tokio::spawn(async move { producers::run(&db, &history, plan).await })
-    };
+    let plan = Plan { writers: 4, rest: 5 * SECOND / 1000, ..Plan::busy(kind, seed, events) };
+    let writing = Writing::start(&db, &history, plan);
     let mut rng = fastrand::Rng::with_seed(seed);
     for _ in 0..times {
-        // In the middle of something.
-        history.wait_for(history.deliveries() + rng.usize(20..200), MINUTE).await;
+        // In the middle of something; no more than these are sure to come.
+        let next = history.deliveries() + rng.usize(20..200);
+        history.wait_for(next.min(events), MINUTE).await;
         let mut victim = herd.children.swap_remove(rng.usize(..herd.children.len()));
         victim.kill();
         herd.add().await;
-        if writing.is_finished() {
+        if writing.is_fulfilled() {
             break;
         }
     }
-    writing.await.unwrap();
+    writing.fulfilled().await;
     history.wait_for(history.commits(), MINUTE).await;
     herd.close();
     let verdict = history.assert_clean();
@@ -215,11 +213,8 @@ async fn sm1_order_while_relays_are_paused_past_their_lease(kind: Kind) {
     prepare(&db).await;
     let history = History::default();
     let herd = Herd::new(&db, &history, 2).await;
-    let writing = {
-        let (db, history) = (Arc::clone(&db), history.clone());
-        let plan = Plan { writers: 4, rest: 100 * SECOND / 1000, ..Plan::busy(kind, seed, 4000) };
-        tokio::spawn(async move { producers::run(&db, &history, plan).await })
-    };
+    let plan = Plan { writers: 4, rest: 100 * SECOND / 1000, ..Plan::busy(kind, seed, ENDLESS) };
+    let writing = Writing::start(&db, &history, plan);
     for child in &herd.children {
         history.wait_for(history.deliveries() + 100, MINUTE).await;
         let before = history.begun_by();
@@ -230,7 +225,7 @@ async fn sm1_order_while_relays_are_paused_past_their_lease(kind: Kind) {
         // Both are there again before it is the other's turn.
         tokio::time::sleep(3 * SECOND).await;
     }
-    writing.await.unwrap();
+    writing.enough().await;
     history.wait_for(history.commits(), MINUTE).await;
     herd.close();
     history.assert_clean();

@@ -5,10 +5,14 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use posthaste::Event;
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use super::history::{Fact, History};
 use crate::harness::{Db, Kind};
+
+/// For who writes until it is enough: more than anybody waits for.
+pub const ENDLESS: usize = i64::MAX as usize;
 
 /// How many aggregates producers write to.
 pub const AGGREGATES: u32 = 8;
@@ -96,31 +100,59 @@ pub async fn steady(db: &Db, history: &History, names: &str, rate: u32, long: Du
     began
 }
 
-/// Writes until the plan is fulfilled, with a task for each writer.
-pub async fn run(db: &Arc<Db>, history: &History, plan: Plan) {
-    let left = Arc::new(AtomicI64::new(plan.events as i64));
-    let again = Arc::new(AtomicUsize::new(0));
-    let writers = (0..plan.writers).map(|writer| {
-        let mut rng = fastrand::Rng::with_seed(plan.seed.wrapping_mul(1009).wrapping_add(writer));
-        let (db, history) = (Arc::clone(db), history.clone());
-        let (left, again) = (Arc::clone(&left), Arc::clone(&again));
-        tokio::spawn(async move {
-            while left.load(Ordering::Relaxed) > 0 {
-                match transaction(&db, &history, &mut rng, plan.long).await {
-                    Ok(written) => drop(left.fetch_sub(written, Ordering::Relaxed)),
-                    Err(why) => {
-                        let times = again.fetch_add(1, Ordering::Relaxed) + 1;
-                        println!("a transaction is tried again: {why}");
-                        assert!(times < 50, "transactions fail all the time, at last with: {why}");
+/// Writers at work, with a task for each.
+pub struct Writing {
+    left: Arc<AtomicI64>,
+    writers: Vec<JoinHandle<()>>,
+}
+
+impl Writing {
+    pub fn start(db: &Arc<Db>, history: &History, plan: Plan) -> Self {
+        let left = Arc::new(AtomicI64::new(plan.events as i64));
+        let again = Arc::new(AtomicUsize::new(0));
+        let writers = (0..plan.writers).map(|writer| {
+            let mut rng = fastrand::Rng::with_seed(plan.seed.wrapping_mul(1009).wrapping_add(writer));
+            let (db, history) = (Arc::clone(db), history.clone());
+            let (left, again) = (Arc::clone(&left), Arc::clone(&again));
+            tokio::spawn(async move {
+                while left.load(Ordering::Relaxed) > 0 {
+                    match transaction(&db, &history, &mut rng, plan.long).await {
+                        Ok(written) => drop(left.fetch_sub(written, Ordering::Relaxed)),
+                        Err(why) => {
+                            let times = again.fetch_add(1, Ordering::Relaxed) + 1;
+                            println!("a transaction is tried again: {why}");
+                            assert!(times < 50, "transactions fail all the time, at last with: {why}");
+                        }
                     }
+                    pause(rng.u64(..=plan.rest.as_micros() as u64)).await;
                 }
-                pause(rng.u64(..=plan.rest.as_micros() as u64)).await;
-            }
-        })
-    });
-    for writer in writers.collect::<Vec<_>>() {
-        writer.await.unwrap();
+            })
+        });
+        let writers = writers.collect();
+        Self { left, writers }
     }
+
+    pub fn is_fulfilled(&self) -> bool {
+        self.writers.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Until the plan is fulfilled.
+    pub async fn fulfilled(self) {
+        for writer in self.writers {
+            writer.await.unwrap();
+        }
+    }
+
+    /// Until the transactions that are open now have ended.
+    pub async fn enough(self) {
+        self.left.store(0, Ordering::Relaxed);
+        self.fulfilled().await;
+    }
+}
+
+/// Writes until the plan is fulfilled.
+pub async fn run(db: &Arc<Db>, history: &History, plan: Plan) {
+    Writing::start(db, history, plan).fulfilled().await;
 }
 
 /// One transaction; how many events it has committed.
