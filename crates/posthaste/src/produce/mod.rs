@@ -18,6 +18,7 @@ mod sqlx;
 mod tokio_postgres;
 mod trace;
 mod transaction;
+mod unbroken;
 #[cfg(any(
     feature = "diesel-async-0_9",
     feature = "tokio-postgres-0_7",

@@ -24,6 +24,7 @@ use super::Outbox;
 use super::backend::{Backend, Enqueue, sealed};
 use super::gate::Written;
 use super::hooks::{AtEnd, Hooks};
+use super::unbroken::Unbroken;
 use crate::error::{Error, ErrorKind, Result};
 use crate::event::{Available, Event};
 use crate::store::{BirthLease, Enqueued, Keep, Lease, Settlement, Store, TableName};
@@ -102,15 +103,12 @@ impl<DB: Sql> Outbox<DB> {
     ///
     /// On SQLite it is a `BEGIN IMMEDIATE`, so that it may read before it writes.
     pub async fn begin(&self) -> Result<OutboxTransaction<DB>> {
-        // A task of its own: where a caller is dropped half-way, sqlx would put a connection back into the pool
-        // inside an open transaction, with which the next one's statements would be rolled back. The task
-        // goes on to its end, and what nobody takes any more is rolled back.
+        // Where a caller is dropped half-way, sqlx would put a connection back into the pool inside an open transaction, with
+        // which the next one's statements would be rolled back. So it is begun in any case, and what nobody takes any more is
+        // rolled back.
         let outbox = self.clone();
-        let begun = tokio::spawn(async move { DB::begin(outbox.store()).await }.in_current_span());
-        let transaction = begun.await.map_err(|error| {
-            let message = format!("a transaction for table {} could not be begun", self.table());
-            Error::new(ErrorKind::Database, message).because(error)
-        })??;
+        let begins = async move { DB::begin(outbox.store()).await };
+        let transaction = Unbroken::new(begins.in_current_span()).await?;
         Ok(OutboxTransaction {
             outbox: self.clone(),
             transaction,

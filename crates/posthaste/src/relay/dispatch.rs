@@ -44,6 +44,9 @@ const LONG: Duration = Duration::from_secs(1);
 /// How often to look for that.
 const LOOKS: Duration = Duration::from_millis(100);
 
+/// Most events straight from their commits that are taken at once.
+const MOST_HOT: usize = 1024;
+
 /// A job and how it ended, on its way to be settled.
 pub(super) struct Ended {
     pub(super) job: Job,
@@ -122,6 +125,7 @@ impl Dispatcher {
         let mut state = self.engine.control.watch();
         let mut breakers = self.engine.breakers_changed.subscribe();
         let mut was_leading = true;
+        let mut committed = Vec::new();
         let mut looks = tokio::time::interval(LOOKS);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -140,9 +144,9 @@ impl Dispatcher {
             was_leading = now.leading;
             tokio::select! {
                 Some(jobs) = claimed.recv() => self.take(jobs).await,
-                Some(event) = hot.recv() => {
-                    let job = self.hot_job(event);
-                    self.take(vec![job]).await;
+                1.. = hot.recv_many(&mut committed, MOST_HOT) => {
+                    let jobs = committed.drain(..).map(|event| self.hot_job(event)).collect();
+                    self.take(jobs).await;
                 }
                 Some(ended) = self.running.join_next_with_id() => self.end(ended).await,
                 _ = looks.tick(), if self.engine.depths.waiting() > 0 => self.make_room().await,
