@@ -39,6 +39,8 @@ pub(crate) mod migrate;
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
+mod plans;
+#[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 mod purge;
 mod record;
@@ -162,7 +164,8 @@ pub trait Store: Send + Sync + 'static {
     // Deliver.
 
     /// Leases claimable events to a worker, counting the attempt. Rows whose last allowed attempt was never
-    /// settled, and rows that cannot be read, become dead instead and never stop the batch.
+    /// settled, and rows that cannot be read, become dead instead and never stop the batch. A row that another
+    /// transaction is changing may be left out, and come up with a later claim.
     async fn claim(&self, claim: &Claim) -> Result<ClaimedBatch>;
 
     /// Makes leases last this long from now; answers with those it could not.

@@ -1,17 +1,22 @@
 //! Row leases. A claim changes only columns that no index mentions, so that it stays a heap-only update;
 //! claims, extensions and settlements are single statements on arrays, none of which waits for the disk.
+//!
+//! A claim finds the rows that it has chosen and locked by where they are, which spares a look into the primary key for each.
+//! In a table that is made of several (partitions, inheritance) the same place is in each of them: there it is by their ids.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::{Stream, TryStreamExt};
 use sqlx::postgres::{PgPool, PgRow};
-use sqlx::{AssertSqlSafe, Row, ValueRef as _};
+use sqlx::{Row, ValueRef as _};
 use uuid::Uuid;
 
 use super::columns::{Arrived, BEHIND_DELIVERY, DELIVERY_COLUMNS, Types, available_at, decode_delivery};
+use crate::planted::{self, Bug};
 use crate::store::claim::{BEFORE_IT, EXHAUSTED};
+use crate::store::plans::Plans;
 use crate::store::settlement::micros;
 use crate::store::statement::Statement;
 use crate::store::{
@@ -30,8 +35,8 @@ UPDATE {table} AS o
        last_error   = CASE WHEN NOT {spent} THEN o.last_error
                            WHEN o.locked_by IS NULL THEN coalesce(o.last_error, $6)
                            ELSE $6 || coalesce('{before_it}' || o.last_error, '') END
- WHERE id = ANY (ARRAY (
-       SELECT id FROM {table}
+ WHERE {key} = ANY (ARRAY (
+       SELECT {key} FROM {table}
         WHERE outcome IS NULL
           AND available_at <= now()
           AND (locked_until IS NULL OR locked_until <= now())
@@ -40,8 +45,23 @@ UPDATE {table} AS o
         ORDER BY available_at, seq
         LIMIT (SELECT $3::bigint)
           FOR UPDATE SKIP LOCKED))
+   {one_table}
    AND {unsynced}
 RETURNING {columns}, attempts, outcome, last_error";
+
+/// By what a claim names the rows that it has locked, and what it asks of them once more.
+const KEYS: [(&str, &str); 2] = [("ctid", ONE_TABLE), ("id", "")];
+
+// Fails, and nothing is claimed, where the table is made of several. The last branch is never evaluated; it makes every row look so
+// dear to the planner that it does not read all of a table of a few dozen for the cheaper way, and keep to that when there are many.
+const ONE_TABLE: &str = "AND CASE WHEN (
+        SELECT (CASE WHEN relkind = 'r' AND NOT relhassubclass THEN 'true'
+                     ELSE 'made of several tables: its rows are claimed by their ids' END)::boolean
+          FROM pg_class WHERE oid = '{table}'::regclass)
+        THEN true ELSE (SELECT false FROM {table} AS d WHERE d.id = o.id LIMIT 1) END";
+
+/// How that fails: what it says is no boolean.
+const NO_BOOLEAN: &str = "22P02";
 
 /// Where a claim's answer has what is said of the lease.
 const ATTEMPTS: usize = BEHIND_DELIVERY;
@@ -149,59 +169,20 @@ struct Claims {
     except: Statement,
 }
 
-/// The plans that the server keeps of prepared statements. They were perhaps made while the table was nearly empty and reading all
-/// of it was the quickest way; the server keeps them until somebody analyses the table. So when a statement takes long, all get
-/// another text, by which they are prepared once more. They stay named: a pooler may give what is unnamed to somebody else.
-#[derive(Debug, Default)]
-struct Plans {
-    generation: AtomicU32,
-    /// How often statements of this generation were executed.
-    uses: AtomicU32,
-}
-
-impl Plans {
-    /// Longer than a batch takes by the right plan, unless the database is slow or far away.
-    const LONG: Duration = Duration::from_millis(50);
-    /// Executions of a generation before the next: a slow database is not to prepare all the time. The server keeps a plan from
-    /// the sixth execution of a statement on.
-    const USES: u32 = 16;
-
-    /// The text to send.
-    fn of(&self, statement: &Statement) -> AssertSqlSafe<Arc<str>> {
-        self.uses.fetch_add(1, Ordering::Relaxed);
-        match self.generation.load(Ordering::Relaxed) {
-            0 => statement.sql(),
-            n => AssertSqlSafe(format!("{} -- plan {n}", statement.text()).into()),
-        }
-    }
-
-    /// Takes the time of an execution, also of one that is given up.
-    fn watch(&self) -> Watch<'_> {
-        Watch { plans: self, began: Instant::now() }
-    }
-}
-
-struct Watch<'a> {
-    plans: &'a Plans,
-    began: Instant,
-}
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        let enough = |uses| (uses >= Plans::USES).then_some(0);
-        if self.began.elapsed() >= Plans::LONG
-            && self.plans.uses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, enough).is_ok()
-        {
-            self.plans.generation.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+/// The claims that name rows in one way: from the beginning, and from a mark on.
+#[derive(Debug)]
+struct Naming {
+    claim: Claims,
+    claim_after: Claims,
 }
 
 #[derive(Debug)]
 pub(super) struct Statements {
     plans: Plans,
-    claim: Claims,
-    claim_after: Claims,
+    by_place: Naming,
+    by_id: Naming,
+    /// Whether the table has turned out to be made of several.
+    is_of_several: AtomicBool,
     bury: Statement,
     extend: Statement,
     delivered: Statement,
@@ -214,22 +195,29 @@ impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::Postgres, table, sql).with("{unsynced}", UNSYNCED);
         let settling = |sql| statement(sql).with("{written}", WRITTEN);
-        let claim = |after, topics| {
+        let claim = |(key, one_table), after, topics| {
             statement(CLAIM)
+                .with("{key}", key)
+                .with_rendered("{one_table}", &statement(one_table))
                 .with("{spent}", SPENT)
                 .with("{after}", after)
                 .with("{topics}", topics)
                 .with("{before_it}", BEFORE_IT)
                 .with("{columns}", DELIVERY_COLUMNS)
         };
+        let claims = |key, after, topics: usize| Claims {
+            all: claim(key, after, ""),
+            only: claim(key, after, ONLY[topics]),
+            except: claim(key, after, EXCEPT[topics]),
+        };
+        let [by_place, by_id] =
+            KEYS.map(|key| Naming { claim: claims(key, "", 0), claim_after: claims(key, AFTER, 1) });
         Self {
             plans: Plans::default(),
-            claim: Claims { all: claim("", ""), only: claim("", ONLY[0]), except: claim("", EXCEPT[0]) },
-            claim_after: Claims {
-                all: claim(AFTER, ""),
-                only: claim(AFTER, ONLY[1]),
-                except: claim(AFTER, EXCEPT[1]),
-            },
+            by_place,
+            by_id,
+            // Named by their places, rows that others are claiming are passed over even by a claim that locks none.
+            is_of_several: AtomicBool::new(planted::is(Bug::ClaimWithoutLock)),
             bury: statement(BURY),
             extend: statement(EXTEND),
             delivered: settling(DELIVERED),
@@ -237,6 +225,19 @@ impl Statements {
             settle: settling(SETTLE),
             settle_deleting: settling(SETTLE_DELETING),
         }
+    }
+
+    /// How claims name rows in this table.
+    fn naming(&self) -> &Naming {
+        if self.is_of_several.load(Ordering::Relaxed) { &self.by_id } else { &self.by_place }
+    }
+
+    /// Whether a claim failed because the table is made of several; from then on they name rows by their ids.
+    fn turned_out(&self, error: &sqlx::Error) -> bool {
+        let code = error.as_database_error().and_then(|error| error.code());
+        let is_of_several = code.is_some_and(|code| code == NO_BOOLEAN);
+        self.is_of_several.fetch_or(is_of_several, Ordering::Relaxed);
+        is_of_several
     }
 }
 
@@ -247,10 +248,30 @@ pub(super) async fn claim(
     claim: &Claim,
 ) -> sqlx::Result<ClaimedBatch> {
     let holder = claim.worker.next_holder();
+    let (mut batch, undecodable) = match claim_once(pool, statements, claim, &holder).await {
+        Err(error) if statements.turned_out(&error) => claim_once(pool, statements, claim, &holder).await?,
+        answered => answered?,
+    };
+    batch.mark = batch.mark.or(claim.after);
+    // If it fails, the rows come up again when their lease ends; the rest of the batch is leased already.
+    if let Err(error) = bury(pool, statements, &holder, &undecodable).await {
+        tracing::warn!(%error, rows = undecodable.len(), "undecodable rows could not be marked dead yet");
+    }
+    batch.buried.extend(undecodable);
+    Ok(batch)
+}
+
+async fn claim_once(
+    pool: &PgPool,
+    statements: &Statements,
+    claim: &Claim,
+    holder: &Arc<str>,
+) -> sqlx::Result<(ClaimedBatch, Vec<Buried>)> {
+    let naming = statements.naming();
     let Claims { all, only, except } =
-        if claim.after.is_some() { &statements.claim_after } else { &statements.claim };
+        if claim.after.is_some() { &naming.claim_after } else { &naming.claim };
     let mut query = sqlx::query(statements.plans.of(claim.topics.choose([all, only, except])))
-        .bind(&*holder)
+        .bind(&**holder)
         .bind(micros(claim.lease))
         .bind(i64::from(claim.limit))
         .bind(claim.attempts.default_limit())
@@ -262,16 +283,8 @@ pub(super) async fn claim(
     if let Some(topics) = claim.topics.named() {
         query = query.bind(topics);
     }
-    let watch = statements.plans.watch();
-    let (mut batch, undecodable) = read_batch(query.fetch(pool), &holder).await?;
-    drop(watch);
-    batch.mark = batch.mark.or(claim.after);
-    // If it fails, the rows come up again when their lease ends; the rest of the batch is leased already.
-    if let Err(error) = bury(pool, statements, &holder, &undecodable).await {
-        tracing::warn!(%error, rows = undecodable.len(), "undecodable rows could not be marked dead yet");
-    }
-    batch.buried.extend(undecodable);
-    Ok(batch)
+    let _watch = statements.plans.watch();
+    read_batch(query.fetch(pool), holder).await
 }
 
 /// Sorts rows, which come in no order, into what can be delivered or is dead, and what cannot be read. Each is decoded as soon as
@@ -375,30 +388,4 @@ fn delivered_of_one_claim<'a>(settlements: &[&'a Settlement]) -> Option<&'a Leas
         s.verdict == Verdict::Delivered && s.lease.attempt == first.attempt && s.lease.holder == first.holder
     };
     settlements.iter().all(alike).then_some(first)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
-
-    use super::*;
-
-    #[test]
-    fn re1_statements_are_prepared_once_more_when_one_took_long_and_not_all_the_time() {
-        let statement =
-            Statement::new(Dialect::Postgres, &"outbox".parse().unwrap(), "SELECT 1 FROM {table}");
-        let plans = Plans::default();
-        let execute = |took: Duration| {
-            let AssertSqlSafe(text) = plans.of(&statement);
-            drop(Watch { plans: &plans, began: Instant::now().checked_sub(took).unwrap() });
-            text.to_string()
-        };
-        let quick: Vec<_> = (1..Plans::USES).map(|_| execute(Duration::ZERO)).collect();
-        assert!(quick.iter().all(|text| text == statement.text()));
-        // The one that takes long has the text of before, too; it is the next one that is prepared.
-        assert_eq!(execute(Plans::LONG), statement.text());
-        let slow: Vec<_> = (0..Plans::USES).map(|_| execute(Plans::LONG)).collect();
-        assert!(slow.iter().all(|text| *text == format!("{} -- plan 1", statement.text())), "{slow:?}");
-        assert_eq!(execute(Duration::ZERO), format!("{} -- plan 2", statement.text()));
-    }
 }

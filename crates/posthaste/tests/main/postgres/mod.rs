@@ -3,6 +3,7 @@
 mod cost;
 mod durability;
 mod never_analysed;
+mod parts;
 mod session;
 mod stream;
 mod stream_ahead;
