@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use posthaste::relay::Relay;
 use posthaste::sink::{Delivery, Outcome, Sink};
 use posthaste::store::Mode;
-use posthaste::{Event, Outbox};
+use posthaste::{Event, EventBuilder, Outbox};
 use sqlx::postgres::{PgPool, PgPoolOptions};
 
 use super::{Class, Contender, Delivering, Installed, Producer, Running, Way, locked};
@@ -239,16 +239,13 @@ impl Producer for Service {
     }
 }
 
-/// A sample as an event.
-pub(crate) fn as_event(sample: &Sample) -> posthaste::Result<Event> {
-    Event::builder(TOPIC)
-        .aggregate(AGGREGATE_TYPE, sample.aggregate_id())
-        .json_text(sample.payload())?
-        .build()
+/// A sample as an event in the making, which `enqueue` takes as it is.
+pub(crate) fn as_event(sample: &Sample) -> posthaste::Result<EventBuilder> {
+    Event::builder(TOPIC).aggregate(AGGREGATE_TYPE, sample.aggregate_id()).json_text(sample.payload())
 }
 
 /// Samples as events.
-pub(crate) fn as_events(samples: &[Sample]) -> posthaste::Result<Vec<Event>> {
+pub(crate) fn as_events(samples: &[Sample]) -> posthaste::Result<Vec<EventBuilder>> {
     samples.iter().map(as_event).collect()
 }
 

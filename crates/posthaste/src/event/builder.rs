@@ -9,7 +9,7 @@ use serde::de::IgnoredAny;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{Available, DEFAULT_NAMESPACE, Event, EventRules, Headers, Payload, parse_id};
+use super::{Available, DEFAULT_NAMESPACE, Event, EventRules, Headers, Novelty, Payload, parse_id};
 use crate::error::{Error, ErrorKind, Result, quoted};
 
 /// An event in the making; [`Event::builder`] and [`Event::json`] start one.
@@ -42,6 +42,7 @@ impl EventBuilder {
             version: 1,
             occurred_at: None,
             available: Available::Now,
+            novelty: Novelty::default(),
         };
         Self { id: None, event, json: None, binary: None }
     }
@@ -175,6 +176,12 @@ impl EventBuilder {
     /// ```
     pub fn build(self) -> Result<Event> {
         self.build_by(&EventRules::default())
+    }
+
+    /// The event for whoever writes it at once: if it has no id yet, nobody else will ever have seen the one it gets.
+    pub(super) fn build_to_write(self, rules: &EventRules) -> Result<Event> {
+        let novelty = if self.id.is_none() { Novelty::NEW } else { Novelty::default() };
+        Ok(Event { novelty, ..self.build_by(rules)? })
     }
 
     /// The event, if it follows these rules.

@@ -50,7 +50,37 @@ pub struct Event {
     /// `None`: the database's clock when it is written.
     pub(crate) occurred_at: Option<OffsetDateTime>,
     pub(crate) available: Available,
+    pub(crate) novelty: Novelty,
 }
+
+/// Whether an event's id was made just now for whoever writes it, so that no other can have it and the database need not look for one.
+/// An event that is given to be written as such has lost that, and so has a copy: another may be written, too. It is no part of
+/// what an event says.
+#[derive(Debug, Default)]
+pub(crate) struct Novelty(bool);
+
+impl Novelty {
+    /// Of an event whose id nobody but its owner has seen.
+    pub(crate) const NEW: Self = Self(true);
+
+    pub(crate) fn is_new(&self) -> bool {
+        self.0
+    }
+}
+
+impl Clone for Novelty {
+    fn clone(&self) -> Self {
+        Self(false)
+    }
+}
+
+impl PartialEq for Novelty {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Novelty {}
 
 /// From when on an event may be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Event, EventBuilder, EventRules};
+use super::{Event, EventBuilder, EventRules, Novelty};
 use crate::error::Result;
 
 /// A type that is an event: its topic and aggregate are constants, so a typo does not compile.
@@ -53,6 +53,15 @@ pub trait TypedEvent: Serialize {
 pub trait IntoEvent {
     /// The event, checked by these rules.
     fn into_event(self, rules: &EventRules) -> Result<Event>;
+
+    /// The same, for whoever writes it at once and shows it to nobody before.
+    #[doc(hidden)]
+    fn into_event_to_write(self, rules: &EventRules) -> Result<Event>
+    where
+        Self: Sized,
+    {
+        self.into_event(rules)
+    }
 }
 
 impl IntoEvent for Event {
@@ -60,16 +69,29 @@ impl IntoEvent for Event {
         rules.check(&self)?;
         Ok(self)
     }
+
+    // Whoever gives it may have given it before, or have a copy.
+    fn into_event_to_write(self, rules: &EventRules) -> Result<Event> {
+        Ok(Event { novelty: Novelty::default(), ..self.into_event(rules)? })
+    }
 }
 
 impl IntoEvent for EventBuilder {
     fn into_event(self, rules: &EventRules) -> Result<Event> {
         self.build_by(rules)
     }
+
+    fn into_event_to_write(self, rules: &EventRules) -> Result<Event> {
+        self.build_to_write(rules)
+    }
 }
 
 impl<T: TypedEvent> IntoEvent for T {
     fn into_event(self, rules: &EventRules) -> Result<Event> {
         self.to_event()?.build_by(rules)
+    }
+
+    fn into_event_to_write(self, rules: &EventRules) -> Result<Event> {
+        self.to_event()?.build_to_write(rules)
     }
 }

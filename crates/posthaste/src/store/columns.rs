@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::BirthLease;
 use super::settlement::micros;
-use crate::event::{Available, DEFAULT_NAMESPACE, Event, Headers, Payload};
+use crate::event::{Available, DEFAULT_NAMESPACE, Event, Headers, Novelty, Payload};
 
 /// How a time is given to a database as text: UTC, without a zone.
 const TIME: &[BorrowedFormatItem<'static>] =
@@ -37,6 +37,8 @@ pub(crate) struct Columns<'a> {
     pub(crate) delay: i64,
     /// `None`: a pending row.
     pub(crate) lease: Option<BirthLease<'a>>,
+    /// Whether no other event can have its id.
+    pub(crate) is_new: bool,
 }
 
 impl<'a> Columns<'a> {
@@ -65,6 +67,7 @@ impl<'a> Columns<'a> {
             available_at,
             delay,
             lease: None,
+            is_new: event.novelty.is_new(),
         }
     }
 
@@ -183,6 +186,7 @@ impl StoredColumns<'_> {
             version,
             occurred_at: Some(self.occurred_at),
             available: Available::At(self.available_at),
+            novelty: Novelty::default(),
         })
     }
 }

@@ -66,6 +66,9 @@ async fn insert_chunk<C: Insert>(client: &mut C, chunk: &[Columns<'_>]) -> Resul
         events => client.insert_many(events).await?,
     };
     failpoint!("enqueue.inserted");
+    if let ([event], [row]) = (chunk, &*written) {
+        return Ok(vec![Enqueued::new(event.id, row.sequence)]);
+    }
     let mut written: HashMap<Uuid, Option<i64>> =
         written.into_iter().map(|row| (row.id, row.sequence)).collect();
     // The same id twice in one call: the first takes the row, the second is its duplicate.

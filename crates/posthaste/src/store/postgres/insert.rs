@@ -2,7 +2,9 @@
 //!
 //! `ON CONFLICT DO NOTHING` waits for a racing transaction to end and then writes nothing; only then a
 //! second statement, whose snapshot is new, reads who was first. Updating the row instead would name it in
-//! the first statement, but would also lock it against the relay until the producer commits.
+//! the first statement, but would also lock it against the relay until the producer commits. An event whose id was made in this
+//! very call and that has no dedupe key has no duplicate, and is written without looking for one: that is 4 of the 5 µs which a
+//! statement written by hand would spare.
 
 use sqlx::Row;
 use sqlx::postgres::{PgArguments, PgConnection, Postgres};
@@ -38,12 +40,15 @@ SELECT id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id
 ON CONFLICT DO NOTHING
 RETURNING id, seq";
 
+/// What is put into the statements of plain events where one of them may be there already, and left out where none can be.
+const CONFLICT: &str = "ON CONFLICT DO NOTHING";
+
 // What most events are: see `Columns::is_plain`. Half as many values save both sides a tenth of the statement.
 const PLAIN_ONE: &str = "
 INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers, payload,
                      namespace, version, occurred_at, available_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, 'default', 1, clock_timestamp(), clock_timestamp())
-ON CONFLICT DO NOTHING
+{conflict}
 RETURNING id, seq";
 
 const PLAIN_MANY: &str = "
@@ -53,7 +58,7 @@ SELECT id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers::
        'default', 1, clock_timestamp(), clock_timestamp()
   FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[])
     AS e(id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers, payload)
-ON CONFLICT DO NOTHING
+{conflict}
 RETURNING id, seq";
 
 // The same, leased from the beginning: what goes straight to a relay is dated by its producer.
@@ -62,7 +67,7 @@ INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, tenant
                      namespace, version, occurred_at, available_at, attempts, locked_by, locked_until)
 VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, 'default', 1,
         $9::text::timestamp AT TIME ZONE 'UTC', clock_timestamp(), 1, $10, clock_timestamp() + $11::bigint * interval '1 microsecond')
-ON CONFLICT DO NOTHING
+{conflict}
 RETURNING id, seq";
 
 /// What is put into `ONE` and `MANY` where some rows are leased from the beginning, and left out where none is. For a
@@ -104,9 +109,9 @@ pub(crate) struct Statements {
     pub(crate) table: TableName,
     pub(crate) one: Statement,
     pub(crate) many: Statement,
-    plain_one: Statement,
-    plain_one_leased: Statement,
-    plain_many: Statement,
+    plain_one: Plain,
+    plain_one_leased: Plain,
+    plain_many: Plain,
     one_leased: Statement,
     many_leased: Statement,
     pub(crate) first: Statement,
@@ -114,18 +119,37 @@ pub(crate) struct Statements {
     unlease: Statement,
 }
 
+/// A statement for plain events.
+#[derive(Debug, Clone)]
+struct Plain {
+    /// Of which one may be there already.
+    known: Statement,
+    /// Of which none can be.
+    new: Statement,
+}
+
+impl Plain {
+    fn of(&self, is_new: bool) -> &Statement {
+        if is_new { &self.new } else { &self.known }
+    }
+}
+
 impl Statements {
     pub(crate) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::Postgres, table, sql);
-        let plain = |sql| LEASE.iter().fold(statement(sql), |sql, (place, _)| sql.with(place, ""));
+        let unleased = |sql| LEASE.iter().fold(statement(sql), |sql, (place, _)| sql.with(place, ""));
+        let plain = |sql| Plain {
+            known: statement(sql).with("{conflict}", CONFLICT),
+            new: statement(sql).with("{conflict}", ""),
+        };
         let leased = |sql| LEASE.iter().fold(statement(sql), |sql, (place, lease)| sql.with(place, lease));
         Self {
             table: table.clone(),
-            one: plain(ONE),
-            many: plain(MANY),
-            plain_one: statement(PLAIN_ONE),
-            plain_one_leased: statement(PLAIN_ONE_LEASED),
-            plain_many: statement(PLAIN_MANY),
+            one: unleased(ONE),
+            many: unleased(MANY),
+            plain_one: plain(PLAIN_ONE),
+            plain_one_leased: plain(PLAIN_ONE_LEASED),
+            plain_many: plain(PLAIN_MANY),
             one_leased: leased(ONE),
             many_leased: leased(MANY),
             first: statement(FIRST),
@@ -214,8 +238,8 @@ type Query<'q> = sqlx::query::Query<'q, Postgres, PgArguments>;
 
 fn one<'q>(statements: &Statements, event: &'q Columns<'_>) -> Query<'q> {
     let Statements { one, one_leased, plain_one, plain_one_leased, .. } = statements;
-    let plain = |statement: &Statement| {
-        sqlx::query(statement.sql())
+    let plain = |statement: &Plain| {
+        sqlx::query(statement.of(event.is_new).sql())
             .bind(event.id)
             .bind(event.topic)
             .bind(event.event_type)
@@ -261,7 +285,7 @@ fn one<'q>(statements: &Statements, event: &'q Columns<'_>) -> Query<'q> {
 fn many<'q>(statements: &Statements, events: &'q [Columns<'_>]) -> Query<'q> {
     let Statements { many, many_leased, plain_many, .. } = statements;
     if events.iter().all(|e| e.is_plain() && e.lease.is_none() && e.occurred_at.is_none()) {
-        return sqlx::query(plain_many.sql())
+        return sqlx::query(plain_many.of(events.iter().all(|e| e.is_new)).sql())
             .bind(events.iter().map(|e| e.id).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.topic).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.event_type).collect::<Vec<_>>())

@@ -1,17 +1,19 @@
-//! Claims are heap-only updates through the partial index, and cost the same whatever has been delivered.
+//! Claims are heap-only updates through the partial index, and cost the same whatever has been delivered; an insert costs no more
+//! than it has to.
 //!
-//! Rows of the contract: RE1, RE2.
+//! Rows of the contract: RE1, RE2, EN3.
 
 use std::time::{Duration, Instant};
 
-use posthaste::Event;
 use posthaste::store::{Claim, Keep, PostgresStore, Settlement, Store};
+use posthaste::{Event, EventBuilder, Hook, Outbox};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
+use uuid::Uuid;
 
 use crate::harness::database::Handle;
 use crate::harness::statements::texts;
-use crate::harness::{Db, Kind, MINUTE, worker};
+use crate::harness::{Db, Kind, MINUTE, Recorder, worker};
 
 fn pool(db: &Db) -> &PgPool {
     let Handle::Postgres(sql) = db.handle() else { panic!("PostgreSQL only") };
@@ -156,4 +158,62 @@ async fn re1_a_claim_scans_the_partial_index_and_costs_no_more_with_300_000_deli
     assert!(ratio <= 2.0, "ratio {ratio:.2}");
     empty.drop_everything().await;
     full.drop_everything().await;
+}
+
+/// Who makes an event in the call that writes it has an id that nobody else can have. Any other may be there already.
+#[tokio::test]
+async fn en3_a_duplicate_is_looked_for_where_there_can_be_one() {
+    struct Sees;
+    impl Hook for Sees {}
+    let db = Db::new(Kind::Postgres).await;
+    let outbox = Outbox::postgres(pool(&db).clone()).build().unwrap();
+    let hooked = Outbox::postgres(pool(&db).clone()).hook(Sees).build().unwrap();
+    let new = || Event::json("t", &1).unwrap();
+    let looks = async |outbox: &Outbox<sqlx::Postgres>, events: Vec<EventBuilder>| {
+        let mut tx = pool(&db).begin().await.unwrap();
+        let (answers, sql) = texts(outbox.enqueue_all(&mut tx, events)).await;
+        assert!(answers.unwrap().iter().all(|answer| !answer.duplicate && answer.sequence.is_some()));
+        tx.commit().await.unwrap();
+        sql.iter().any(|sql| sql.contains("ON CONFLICT"))
+    };
+    assert!(!looks(&outbox, vec![new()]).await);
+    assert!(!looks(&outbox, vec![new(), new()]).await);
+    assert!(looks(&outbox, vec![new().id(Uuid::now_v7())]).await);
+    assert!(looks(&outbox, vec![new(), new().id(Uuid::now_v7())]).await);
+    assert!(looks(&outbox, vec![new().dedupe_key("once")]).await);
+    assert!(looks(&hooked, vec![new()]).await);
+    // Two that were alike when they were given are two.
+    let one = new();
+    assert!(!looks(&outbox, vec![one.clone(), one]).await);
+    let event = new().build().unwrap();
+    for duplicate in [false, true] {
+        let mut tx = pool(&db).begin().await.unwrap();
+        assert_eq!(outbox.enqueue(&mut tx, event.clone()).await.unwrap().duplicate, duplicate);
+        tx.commit().await.unwrap();
+    }
+    db.drop_everything().await;
+}
+
+/// The same on the hot path.
+#[tokio::test]
+async fn en3_a_duplicate_of_what_goes_straight_to_a_relay_is_looked_for_where_there_can_be_one() {
+    let db = Db::new(Kind::Postgres).await;
+    let recorder = Recorder::default();
+    let outbox = Outbox::postgres(pool(&db).clone()).build().unwrap();
+    let relay = outbox.relay().handler(recorder.clone()).start().await.unwrap();
+    let writes = async |event: EventBuilder| {
+        let mut tx = outbox.begin().await.unwrap();
+        let (answer, sql) = texts(outbox.enqueue(&mut tx, event)).await;
+        tx.commit().await.unwrap();
+        assert!(sql.iter().any(|sql| sql.contains("locked_by")), "{sql:?}");
+        (answer.unwrap().duplicate, sql.iter().any(|sql| sql.contains("ON CONFLICT")))
+    };
+    let id = Uuid::now_v7();
+    assert_eq!(writes(Event::json("t", &1).unwrap()).await, (false, false));
+    assert_eq!(writes(Event::json("t", &1).unwrap().id(id)).await, (false, true));
+    assert_eq!(writes(Event::json("t", &1).unwrap().id(id)).await, (true, true));
+    recorder.wait_for(2).await;
+    relay.stop().await;
+    assert_eq!(recorder.repeats(), 0);
+    db.drop_everything().await;
 }
