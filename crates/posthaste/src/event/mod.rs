@@ -6,6 +6,7 @@
 
 mod builder;
 mod id;
+mod novelty;
 mod payload;
 mod rules;
 mod typed;
@@ -22,6 +23,9 @@ use crate::error::Result;
 
 pub use builder::EventBuilder;
 pub use id::parse_id;
+pub(crate) use novelty::Novelty;
+#[doc(hidden)]
+pub use novelty::ToWrite;
 pub use payload::Payload;
 pub use rules::EventRules;
 pub use typed::{IntoEvent, TypedEvent};
@@ -52,35 +56,6 @@ pub struct Event {
     pub(crate) available: Available,
     pub(crate) novelty: Novelty,
 }
-
-/// Whether an event's id was made just now for whoever writes it, so that no other can have it and the database need not look for one.
-/// An event that is given to be written as such has lost that, and so has a copy: another may be written, too. It is no part of
-/// what an event says.
-#[derive(Debug, Default)]
-pub(crate) struct Novelty(bool);
-
-impl Novelty {
-    /// Of an event whose id nobody but its owner has seen.
-    pub(crate) const NEW: Self = Self(true);
-
-    pub(crate) fn is_new(&self) -> bool {
-        self.0
-    }
-}
-
-impl Clone for Novelty {
-    fn clone(&self) -> Self {
-        Self(false)
-    }
-}
-
-impl PartialEq for Novelty {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for Novelty {}
 
 /// From when on an event may be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

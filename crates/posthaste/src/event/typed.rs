@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Event, EventBuilder, EventRules, Novelty};
+use super::{Event, EventBuilder, EventRules, ToWrite};
 use crate::error::Result;
 
 /// A type that is an event: its topic and aggregate are constants, so a typo does not compile.
@@ -56,7 +56,7 @@ pub trait IntoEvent {
 
     /// The same, for whoever writes it at once and shows it to nobody before.
     #[doc(hidden)]
-    fn into_event_to_write(self, rules: &EventRules) -> Result<Event>
+    fn into_event_to_write(self, rules: &EventRules, _: ToWrite) -> Result<Event>
     where
         Self: Sized,
     {
@@ -69,11 +69,6 @@ impl IntoEvent for Event {
         rules.check(&self)?;
         Ok(self)
     }
-
-    // Whoever gives it may have given it before, or have a copy.
-    fn into_event_to_write(self, rules: &EventRules) -> Result<Event> {
-        Ok(Event { novelty: Novelty::default(), ..self.into_event(rules)? })
-    }
 }
 
 impl IntoEvent for EventBuilder {
@@ -81,7 +76,7 @@ impl IntoEvent for EventBuilder {
         self.build_by(rules)
     }
 
-    fn into_event_to_write(self, rules: &EventRules) -> Result<Event> {
+    fn into_event_to_write(self, rules: &EventRules, _: ToWrite) -> Result<Event> {
         self.build_to_write(rules)
     }
 }
@@ -91,7 +86,7 @@ impl<T: TypedEvent> IntoEvent for T {
         self.to_event()?.build_by(rules)
     }
 
-    fn into_event_to_write(self, rules: &EventRules) -> Result<Event> {
+    fn into_event_to_write(self, rules: &EventRules, _: ToWrite) -> Result<Event> {
         self.to_event()?.build_to_write(rules)
     }
 }

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use crate::error::Result;
-use crate::event::{Event, EventRules, IntoEvent, Novelty};
+use crate::event::{Event, EventRules, IntoEvent, Novelty, ToWrite};
 use crate::store::{Enqueued, Mode, Store, TableName};
 use crate::telemetry;
 
@@ -121,7 +121,7 @@ impl<B: Backend> Outbox<B> {
         transaction: &mut T,
         event: impl IntoEvent,
     ) -> Result<Enqueued> {
-        let event = event.into_event_to_write(&self.inner.rules)?;
+        let event = event.into_event_to_write(&self.inner.rules, ToWrite(()))?;
         let id = event.id;
         let answers = self.write(transaction, vec![event]).await?;
         Ok(answers.into_iter().next().unwrap_or_else(|| Enqueued::suppressed(id)))
@@ -137,7 +137,7 @@ impl<B: Backend> Outbox<B> {
     {
         let events = events
             .into_iter()
-            .map(|event| event.into_event_to_write(&self.inner.rules))
+            .map(|event| event.into_event_to_write(&self.inner.rules, ToWrite(())))
             .collect::<Result<Vec<_>>>()?;
         self.write(transaction, events).await
     }
@@ -150,11 +150,11 @@ impl<B: Backend> Outbox<B> {
         let Inner { rules, hooks, trace, .. } = &*self.inner;
         let given: Vec<_> = events.iter().map(|event| event.id).collect();
         let traced = trace.add_to(&mut events);
-        let mut events = hooks.before_write(events, rules)?;
-        // A hook may have shown their ids to others.
+        // A hook may show their ids to others.
         if !hooks.is_empty() {
             events.iter_mut().for_each(|event| event.novelty = Novelty::default());
         }
+        let mut events = hooks.before_write(events, rules)?;
         // What the caller gave has been checked; what came in since has not.
         if traced || !hooks.is_empty() {
             events.iter().try_for_each(|event| rules.check(event))?;

@@ -3,7 +3,7 @@
 //! `ON CONFLICT DO NOTHING` waits for a racing transaction to end and then writes nothing; only then a
 //! second statement, whose snapshot is new, reads who was first. Updating the row instead would name it in
 //! the first statement, but would also lock it against the relay until the producer commits. An event whose id was made in this
-//! very call and that has no dedupe key has no duplicate, and is written without looking for one: that is 4 of the 5 µs which a
+//! very call and that has no dedupe key has no duplicate, and is written without looking for one if it is plain: that is 4 of the 5 µs which a
 //! statement written by hand would spare.
 
 use sqlx::Row;

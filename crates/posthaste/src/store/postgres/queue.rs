@@ -2,7 +2,8 @@
 //! claims, extensions and settlements are single statements on arrays, none of which waits for the disk.
 //!
 //! A claim finds the rows that it has chosen and locked by where they are, which spares a look into the primary key for each.
-//! In a table that is made of several (partitions, inheritance) the same place is in each of them: there it is by their ids.
+//! In a table that is made of several (partitions, inheritance) the same place is in each of them, and a view has none: there it is by
+//! their ids.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +37,7 @@ UPDATE {table} AS o
                            WHEN o.locked_by IS NULL THEN coalesce(o.last_error, $6)
                            ELSE $6 || coalesce('{before_it}' || o.last_error, '') END
  WHERE {key} = ANY (ARRAY (
-       SELECT {key} FROM {table}
+       SELECT {chosen} FROM {table}
         WHERE outcome IS NULL
           AND available_at <= now()
           AND (locked_until IS NULL OR locked_until <= now())
@@ -45,23 +46,30 @@ UPDATE {table} AS o
         ORDER BY available_at, seq
         LIMIT (SELECT $3::bigint)
           FOR UPDATE SKIP LOCKED))
-   {one_table}
+   {once_more}
    AND {unsynced}
 RETURNING {columns}, attempts, outcome, last_error";
 
-/// By what a claim names the rows that it has locked, and what it asks of them once more.
-const KEYS: [(&str, &str); 2] = [("ctid", ONE_TABLE), ("id", "")];
+/// How a claim names the rows that it has chosen and locked.
+struct Key {
+    name: &'static str,
+    chosen: &'static str,
+    /// What is asked of them once more.
+    once_more: &'static str,
+}
 
-// Fails, and nothing is claimed, where the table is made of several. The last branch is never evaluated; it makes every row look so
-// dear to the planner that it does not read all of a table of a few dozen for the cheaper way, and keep to that when there are many.
-const ONE_TABLE: &str = "AND CASE WHEN (
-        SELECT (CASE WHEN relkind = 'r' AND NOT relhassubclass THEN 'true'
-                     ELSE 'made of several tables: its rows are claimed by their ids' END)::boolean
-          FROM pg_class WHERE oid = '{table}'::regclass)
-        THEN true ELSE (SELECT false FROM {table} AS d WHERE d.id = o.id LIMIT 1) END";
+const BY_PLACE: Key = Key { name: "ctid", chosen: PLACE, once_more: OF_ONE_TABLE };
+const BY_ID: Key = Key { name: "id", chosen: "id", once_more: "" };
 
-/// How that fails: what it says is no boolean.
-const NO_BOOLEAN: &str = "22P02";
+// A place is one of this table alone. Where a row of another is chosen, the text is no place, and the claim fails.
+const PLACE: &str = "
+       CASE WHEN tableoid = '{table}'::regclass THEN ctid
+            ELSE ('made of several tables, ' || tableoid::regclass || ' among them: its rows are claimed by their ids')::tid END";
+
+// The last branch is evaluated for no row of the table itself. It makes each look so dear to the planner that it does not read all of a
+// table of a few dozen for the cheaper way, and keep to that when there are many.
+const OF_ONE_TABLE: &str = "AND CASE WHEN o.tableoid = '{table}'::regclass THEN true
+            ELSE (SELECT false FROM {table} AS d WHERE d.id = o.id LIMIT 1) END";
 
 /// Where a claim's answer has what is said of the lease.
 const ATTEMPTS: usize = BEHIND_DELIVERY;
@@ -181,8 +189,8 @@ pub(super) struct Statements {
     plans: Plans,
     by_place: Naming,
     by_id: Naming,
-    /// Whether the table has turned out to be made of several.
-    is_of_several: AtomicBool,
+    /// Whether it has turned out that rows of this table cannot be named by their places.
+    has_no_places: AtomicBool,
     bury: Statement,
     extend: Statement,
     delivered: Statement,
@@ -195,10 +203,11 @@ impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
         let statement = |sql| Statement::new(Dialect::Postgres, table, sql).with("{unsynced}", UNSYNCED);
         let settling = |sql| statement(sql).with("{written}", WRITTEN);
-        let claim = |(key, one_table), after, topics| {
+        let claim = |key: &Key, after, topics| {
             statement(CLAIM)
-                .with("{key}", key)
-                .with_rendered("{one_table}", &statement(one_table))
+                .with("{key}", key.name)
+                .with_rendered("{chosen}", &statement(key.chosen))
+                .with_rendered("{once_more}", &statement(key.once_more))
                 .with("{spent}", SPENT)
                 .with("{after}", after)
                 .with("{topics}", topics)
@@ -210,14 +219,13 @@ impl Statements {
             only: claim(key, after, ONLY[topics]),
             except: claim(key, after, EXCEPT[topics]),
         };
-        let [by_place, by_id] =
-            KEYS.map(|key| Naming { claim: claims(key, "", 0), claim_after: claims(key, AFTER, 1) });
+        let naming = |key| Naming { claim: claims(key, "", 0), claim_after: claims(key, AFTER, 1) };
         Self {
             plans: Plans::default(),
-            by_place,
-            by_id,
+            by_place: naming(&BY_PLACE),
+            by_id: naming(&BY_ID),
             // Named by their places, rows that others are claiming are passed over even by a claim that locks none.
-            is_of_several: AtomicBool::new(planted::is(Bug::ClaimWithoutLock)),
+            has_no_places: AtomicBool::new(planted::is(Bug::ClaimWithoutLock)),
             bury: statement(BURY),
             extend: statement(EXTEND),
             delivered: settling(DELIVERED),
@@ -229,15 +237,23 @@ impl Statements {
 
     /// How claims name rows in this table.
     fn naming(&self) -> &Naming {
-        if self.is_of_several.load(Ordering::Relaxed) { &self.by_id } else { &self.by_place }
+        if self.has_no_places.load(Ordering::Relaxed) { &self.by_id } else { &self.by_place }
     }
 
-    /// Whether a claim failed because the table is made of several; from then on they name rows by their ids.
+    /// Whether a claim failed because rows of this table cannot be named by their places; from then on it is by their ids.
     fn turned_out(&self, error: &sqlx::Error) -> bool {
-        let code = error.as_database_error().and_then(|error| error.code());
-        let is_of_several = code.is_some_and(|code| code == NO_BOOLEAN);
-        self.is_of_several.fetch_or(is_of_several, Ordering::Relaxed);
-        is_of_several
+        let Some(error) = error.as_database_error() else { return false };
+        let says = |code, word| error.code().is_some_and(|c| c == code) && error.message().contains(word);
+        // No text for a place; no such column.
+        let has_no_places =
+            says("22P02", "made of several tables") || says("42703", "ctid") || says("42703", "tableoid");
+        if has_no_places && !self.has_no_places.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                reason = error.message(),
+                "claims of this table name rows by their ids, which costs a little more"
+            );
+        }
+        has_no_places
     }
 }
 

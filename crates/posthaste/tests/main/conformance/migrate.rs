@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use posthaste::store::{Difference, Filter, Store, TableName, connect};
+use posthaste::store::{Claim, Difference, Filter, Store, TableName, connect};
 use posthaste::{Error, ErrorKind, Inbox};
 
 use crate::harness::database::Handle;
-use crate::harness::{Db, Kind, Setup, event};
+use crate::harness::{Db, Kind, Setup, event, worker};
 
 const NONE: [u32; 0] = [];
 
@@ -239,6 +239,8 @@ async fn st2_any_number_of_tables_live_side_by_side(kind: Kind) {
     for (at, store) in stores.iter().enumerate() {
         assert_eq!(store.count(&Filter::all(), 100).await.unwrap().n, at as u64 + 1, "{}", store.table());
         assert_eq!(store.validate().await.unwrap(), [], "{}", store.table());
+        let claimed = store.claim(&Claim::by(worker())).await.unwrap().events;
+        assert_eq!(claimed.len(), at + 1, "{}", store.table());
     }
     stores[0].migrate_down(0).await.unwrap();
     assert_eq!(stores[1].count(&Filter::all(), 100).await.unwrap().n, 2);

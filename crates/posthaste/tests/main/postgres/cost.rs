@@ -3,8 +3,11 @@
 //!
 //! Rows of the contract: RE1, RE2, EN3.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use posthaste::event::EventRules;
+use posthaste::produce::HookError;
 use posthaste::store::{Claim, Keep, PostgresStore, Settlement, Store};
 use posthaste::{Event, EventBuilder, Hook, Outbox};
 use sqlx::postgres::PgPoolOptions;
@@ -160,14 +163,37 @@ async fn re1_a_claim_scans_the_partial_index_and_costs_no_more_with_300_000_deli
     full.drop_everything().await;
 }
 
+/// On a table of a few dozen rows, too, where reading all of it would be cheaper: the plan is kept when there are many.
+#[tokio::test]
+async fn re1_a_claim_is_one_statement_and_names_rows_by_their_places() {
+    let db = Db::new(Kind::Postgres).await;
+    db.enqueue_numbers("a", 0..40).await;
+    db.execute("VACUUM ANALYZE outbox").await.unwrap();
+    let (claimed, sql) = texts(db.store().claim(&Claim::by(worker()).limit(10).lease(MINUTE))).await;
+    assert_eq!((claimed.unwrap().events.len(), sql.len()), (10, 1), "{sql:?}");
+    let plan = explain_claim(&db).await;
+    println!("{plan}");
+    assert!(plan.contains("Tid Scan on outbox o"), "{plan}");
+    db.drop_everything().await;
+}
+
 /// Who makes an event in the call that writes it has an id that nobody else can have. Any other may be there already.
 #[tokio::test]
 async fn en3_a_duplicate_is_looked_for_where_there_can_be_one() {
-    struct Sees;
-    impl Hook for Sees {}
+    /// Gives copies on, and keeps what it was given.
+    #[derive(Clone, Default)]
+    struct Keeps(Arc<Mutex<Vec<Event>>>);
+    impl Hook for Keeps {
+        fn before_write(&self, events: Vec<Event>, _: &EventRules) -> Result<Vec<Event>, HookError> {
+            let copies = events.clone();
+            self.0.lock().unwrap().extend(events);
+            Ok(copies)
+        }
+    }
+    let keeps = Keeps::default();
     let db = Db::new(Kind::Postgres).await;
     let outbox = Outbox::postgres(pool(&db).clone()).build().unwrap();
-    let hooked = Outbox::postgres(pool(&db).clone()).hook(Sees).build().unwrap();
+    let hooked = Outbox::postgres(pool(&db).clone()).hook(keeps.clone()).build().unwrap();
     let new = || Event::json("t", &1).unwrap();
     let looks = async |outbox: &Outbox<sqlx::Postgres>, events: Vec<EventBuilder>| {
         let mut tx = pool(&db).begin().await.unwrap();
@@ -182,6 +208,8 @@ async fn en3_a_duplicate_is_looked_for_where_there_can_be_one() {
     assert!(looks(&outbox, vec![new(), new().id(Uuid::now_v7())]).await);
     assert!(looks(&outbox, vec![new().dedupe_key("once")]).await);
     assert!(looks(&hooked, vec![new()]).await);
+    let kept = std::mem::take(&mut *keeps.0.lock().unwrap());
+    assert!(db.store().insert(&kept).await.unwrap()[0].duplicate);
     // Two that were alike when they were given are two.
     let one = new();
     assert!(!looks(&outbox, vec![one.clone(), one]).await);

@@ -88,6 +88,31 @@ async fn re1_a_table_that_becomes_one_of_several_parts_loses_nothing_and_gives_n
     db.drop_everything().await;
 }
 
+/// Parts as PostgreSQL itself makes them, and a view, which has no places at all.
+#[tokio::test]
+async fn re1_of_a_partitioned_table_and_of_a_view_all_that_is_free_is_claimed_once() {
+    const PARTITIONED: &str =
+        "CREATE TABLE outbox (LIKE whole INCLUDING DEFAULTS INCLUDING GENERATED) PARTITION BY HASH (id)";
+    const VIEW: &str = "CREATE VIEW outbox AS SELECT * FROM whole";
+    let db = with_rows().await;
+    db.execute("ALTER TABLE outbox RENAME TO whole").await.unwrap();
+    db.execute(PARTITIONED).await.unwrap();
+    for part in 0..2 {
+        db.execute(format!(
+            "CREATE TABLE part_{part} PARTITION OF outbox FOR VALUES WITH (MODULUS 2, REMAINDER {part})"
+        ))
+        .await
+        .unwrap();
+    }
+    db.execute("INSERT INTO outbox SELECT * FROM whole").await.unwrap();
+    assert_eq!(claim_all(&db, ROWS).await, [10, 10]);
+    db.execute("DROP TABLE outbox").await.unwrap();
+    db.execute(VIEW).await.unwrap();
+    assert_eq!(claim_all(&db, ROWS).await, [10, 10]);
+    db.execute("DROP VIEW outbox").await.unwrap();
+    db.drop_everything().await;
+}
+
 /// What is in both has the same id, of which no part but the first takes care.
 #[tokio::test]
 async fn re1_a_part_with_copies_of_rows_stops_no_claim() {
