@@ -1,7 +1,7 @@
 //! What a relay costs producers at full speed: their rate with one beside them, as a part of that without.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -9,6 +9,7 @@ use anyhow::Result;
 use super::producers::Producers;
 use super::{Bench, Scenario};
 use crate::contender::Delivering;
+use crate::meter::Meter;
 use crate::report::{Better, Measured};
 use crate::seen::Seen;
 
@@ -17,13 +18,17 @@ const CONNECTIONS: usize = 16;
 /// More than anybody writes in the time.
 const MOST: u64 = 4_000_000;
 
+/// How often the producers are measured alone and beside a relay, by turns: what else the machine does changes within seconds.
+const TURNS: usize = 6;
+
 pub(super) async fn run(bench: &mut Bench) -> Result<()> {
-    let time = bench.pick(Duration::from_millis(500), Duration::from_secs(8));
+    let time = bench.pick(Duration::from_millis(500), Duration::from_secs(2));
+    let turns = bench.pick(1, TURNS);
     let events: &[u64] = bench.pick(&[1], &[1, 10]);
     for run in 0..bench.runs {
         for &events in events {
             for contender in bench.order(Scenario::Steady, run) {
-                let measured = one(bench, contender, events, time).await;
+                let measured = one(bench, contender, events, time, turns).await;
                 bench.note(Scenario::Steady, contender, measured);
             }
         }
@@ -31,30 +36,65 @@ pub(super) async fn run(bench: &mut Bench) -> Result<()> {
     Ok(())
 }
 
-async fn one(bench: &Bench, contender: usize, events: u64, time: Duration) -> Result<Measured> {
-    let (alone, _, _) = rate(bench, contender, events, time, false).await?;
-    let (beside, written, delivered) = rate(bench, contender, events, time, true).await?;
+async fn one(bench: &Bench, contender: usize, events: u64, time: Duration, turns: usize) -> Result<Measured> {
+    let (mut alone, mut beside) = (Slice::default(), Slice::default());
+    for turn in 0..turns {
+        // Neither is always the first of the two.
+        for relay in [turn % 2 == 1, turn % 2 == 0] {
+            let slice = slice(bench, contender, events, time, relay).await?;
+            if relay { beside.add(slice) } else { alone.add(slice) }
+        }
+    }
     Ok(Measured {
         case: format!("{CONNECTIONS} producers, events of a transaction: {events}"),
         unit: "of the rate alone",
         better: Better::More,
-        value: beside / alone,
+        value: beside.rate / alone.rate,
         more: vec![
-            ("transactions/s alone", alone),
-            ("transactions/s beside", beside),
-            ("delivered, part of written", delivered / written),
+            ("transactions/s alone", alone.rate / turns as f64),
+            ("transactions/s beside", beside.rate / turns as f64),
+            ("server µs/transaction alone", alone.server_micros()),
+            ("server µs/transaction beside", beside.server_micros()),
+            ("client µs/transaction alone", alone.client_micros()),
+            ("client µs/transaction beside", beside.client_micros()),
+            ("delivered, part of written", beside.delivered / beside.written),
         ],
     })
 }
 
-/// Transactions per second, and how many events were written and delivered meanwhile.
-async fn rate(
-    bench: &Bench,
-    contender: usize,
-    events: u64,
-    time: Duration,
-    relay: bool,
-) -> Result<(f64, f64, f64)> {
+/// What producers came to in some of the time; of several slices, the sum.
+#[derive(Default)]
+struct Slice {
+    /// Transactions per second.
+    rate: f64,
+    transactions: f64,
+    /// Events.
+    written: f64,
+    delivered: f64,
+    server_seconds: f64,
+    client_seconds: f64,
+}
+
+impl Slice {
+    fn add(&mut self, other: Self) {
+        self.rate += other.rate;
+        self.transactions += other.transactions;
+        self.written += other.written;
+        self.delivered += other.delivered;
+        self.server_seconds += other.server_seconds;
+        self.client_seconds += other.client_seconds;
+    }
+
+    fn server_micros(&self) -> f64 {
+        self.server_seconds / self.transactions * 1e6
+    }
+
+    fn client_micros(&self) -> f64 {
+        self.client_seconds / self.transactions * 1e6
+    }
+}
+
+async fn slice(bench: &Bench, contender: usize, events: u64, time: Duration, relay: bool) -> Result<Slice> {
     let database = bench.server.create().await?;
     let installed = bench.contenders[contender].set_up(&database).await?;
     bench.server.checkpoint().await?;
@@ -70,12 +110,22 @@ async fn rate(
         events,
         next: Arc::clone(&next),
     };
+    let before = Meter::read(&database).await?;
     let rate = producers.run(time).await;
-    let counts = (next.load(std::sync::atomic::Ordering::Relaxed) as f64, seen.count() as f64);
+    let cost = Meter::read(&database).await?.since(&before);
+    let written = next.load(Ordering::Relaxed) as f64;
+    let delivered = seen.count() as f64;
     if let Some(running) = running {
         running.stop().await?;
     }
     installed.close().await;
     bench.server.drop(database).await?;
-    Ok((rate?, counts.0, counts.1))
+    Ok(Slice {
+        rate: rate?,
+        transactions: written / events as f64,
+        written,
+        delivered,
+        server_seconds: cost.server_seconds,
+        client_seconds: cost.client_seconds,
+    })
 }
