@@ -92,7 +92,7 @@ impl fmt::Display for WorkerId {
 }
 
 /// The lease that a row is written with, so that nobody has to claim it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BirthLease<'a> {
     pub(crate) holder: &'a str,
     pub(crate) length: Duration,

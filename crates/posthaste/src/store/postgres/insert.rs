@@ -14,8 +14,9 @@ use super::errors;
 use crate::error::Result;
 use crate::store::columns::{Columns, time_text};
 use crate::store::insert::{Insert, Named};
+use crate::store::settlement::micros;
 use crate::store::statement::Statement;
-use crate::store::{Dialect, Lease, TableName};
+use crate::store::{BirthLease, Dialect, Lease, TableName};
 
 const ONE: &str = "
 INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, namespace, tenant_id, dedupe_key,
@@ -61,12 +62,22 @@ SELECT id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers::
 {conflict}
 RETURNING id, seq";
 
-// The same, leased from the beginning: what goes straight to a relay is dated by its producer.
+// The same, leased from the beginning: what goes straight to a relay is dated by its producer. $9 when, $10 by whom, $11 for how long.
 const PLAIN_ONE_LEASED: &str = "
 INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers, payload,
                      namespace, version, occurred_at, available_at, attempts, locked_by, locked_until)
 VALUES ($1, $2, $3, $4, $5, $6, $7::text::json, $8::text::json, 'default', 1,
-        $9::text::timestamp AT TIME ZONE 'UTC', clock_timestamp(), 1, $10, clock_timestamp() + $11::bigint * interval '1 microsecond')
+        $9::timestamptz, clock_timestamp(), 1, $10, clock_timestamp() + $11::bigint * interval '1 microsecond')
+{conflict}
+RETURNING id, seq";
+
+const PLAIN_MANY_LEASED: &str = "
+INSERT INTO {table} (id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers, payload,
+                     namespace, version, occurred_at, available_at, attempts, locked_by, locked_until)
+SELECT id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers::json, payload::json,
+       'default', 1, occurred_at, clock_timestamp(), 1, $10, clock_timestamp() + $11::bigint * interval '1 microsecond'
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::timestamptz[])
+    AS e(id, topic, event_type, aggregate_type, aggregate_id, tenant_id, headers, payload, occurred_at)
 {conflict}
 RETURNING id, seq";
 
@@ -112,6 +123,7 @@ pub(crate) struct Statements {
     plain_one: Plain,
     plain_one_leased: Plain,
     plain_many: Plain,
+    plain_many_leased: Plain,
     one_leased: Statement,
     many_leased: Statement,
     pub(crate) first: Statement,
@@ -150,6 +162,7 @@ impl Statements {
             plain_one: plain(PLAIN_ONE),
             plain_one_leased: plain(PLAIN_ONE_LEASED),
             plain_many: plain(PLAIN_MANY),
+            plain_many_leased: plain(PLAIN_MANY_LEASED),
             one_leased: leased(ONE),
             many_leased: leased(MANY),
             first: statement(FIRST),
@@ -252,10 +265,7 @@ fn one<'q>(statements: &Statements, event: &'q Columns<'_>) -> Query<'q> {
     match (event.is_plain(), event.lease, event.occurred_at) {
         (true, None, None) => return plain(plain_one),
         (true, Some(_), Some(at)) => {
-            return plain(plain_one_leased)
-                .bind(time_text(at))
-                .bind(event.locked_by())
-                .bind(event.lease_length());
+            return plain(plain_one_leased).bind(at).bind(event.locked_by()).bind(event.lease_length());
         }
         _ => {}
     }
@@ -283,9 +293,9 @@ fn one<'q>(statements: &Statements, event: &'q Columns<'_>) -> Query<'q> {
 }
 
 fn many<'q>(statements: &Statements, events: &'q [Columns<'_>]) -> Query<'q> {
-    let Statements { many, many_leased, plain_many, .. } = statements;
-    if events.iter().all(|e| e.is_plain() && e.lease.is_none() && e.occurred_at.is_none()) {
-        return sqlx::query(plain_many.of(events.iter().all(|e| e.is_new)).sql())
+    let Statements { many, many_leased, plain_many, plain_many_leased, .. } = statements;
+    let plain = |statement: &Plain| {
+        sqlx::query(statement.of(events.iter().all(|e| e.is_new)).sql())
             .bind(events.iter().map(|e| e.id).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.topic).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.event_type).collect::<Vec<_>>())
@@ -293,7 +303,17 @@ fn many<'q>(statements: &Statements, events: &'q [Columns<'_>]) -> Query<'q> {
             .bind(events.iter().map(|e| e.aggregate_id).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.tenant_id).collect::<Vec<_>>())
             .bind(events.iter().map(|e| e.headers.as_deref()).collect::<Vec<_>>())
-            .bind(events.iter().map(|e| e.payload).collect::<Vec<_>>());
+            .bind(events.iter().map(|e| e.payload).collect::<Vec<_>>())
+    };
+    if events.iter().all(Columns::is_plain) {
+        let dates: Option<Vec<_>> = events.iter().map(|e| e.occurred_at).collect();
+        match (lease_of_all(events), dates) {
+            (Some(Some(lease)), Some(dates)) => {
+                return plain(plain_many_leased).bind(dates).bind(lease.holder).bind(micros(lease.length));
+            }
+            (Some(None), _) if events.iter().all(|e| e.occurred_at.is_none()) => return plain(plain_many),
+            _ => {}
+        }
     }
     let leased = events.iter().any(|e| e.lease.is_some());
     let query = sqlx::query(if leased { many_leased } else { many }.sql())
@@ -320,6 +340,12 @@ fn many<'q>(statements: &Statements, events: &'q [Columns<'_>]) -> Query<'q> {
             .bind(events.iter().map(Columns::lease_length).collect::<Vec<_>>()),
         false => query,
     }
+}
+
+/// The lease that all of these are written with, or that none has any; `None` if it is not the same for all.
+fn lease_of_all<'e>(events: &[Columns<'e>]) -> Option<Option<BirthLease<'e>>> {
+    let first = events.first()?.lease;
+    events.iter().all(|event| event.lease == first).then_some(first)
 }
 
 fn named(row: &sqlx::postgres::PgRow, table: &TableName) -> Result<Named> {

@@ -12,6 +12,7 @@ use posthaste::store::{Claim, Keep, PostgresStore, Settlement, Store};
 use posthaste::{Event, EventBuilder, Hook, Outbox};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{AssertSqlSafe, PgPool};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::harness::database::Handle;
@@ -226,7 +227,12 @@ async fn en3_a_duplicate_is_looked_for_where_there_can_be_one() {
 #[tokio::test]
 async fn en3_a_duplicate_of_what_goes_straight_to_a_relay_is_looked_for_where_there_can_be_one() {
     let db = Db::new(Kind::Postgres).await;
-    let recorder = Recorder::default();
+    let delivered: Arc<Mutex<Vec<(Uuid, OffsetDateTime)>>> = Arc::default();
+    let seen = Arc::clone(&delivered);
+    let recorder = Recorder::answering(move |delivery| {
+        seen.lock().unwrap().push((delivery.event.id(), delivery.event.occurred_at().unwrap()));
+        Ok(())
+    });
     let outbox = Outbox::postgres(pool(&db).clone()).build().unwrap();
     let relay = outbox.relay().handler(recorder.clone()).start().await.unwrap();
     let writes = async |event: EventBuilder| {
@@ -236,12 +242,32 @@ async fn en3_a_duplicate_of_what_goes_straight_to_a_relay_is_looked_for_where_th
         assert!(sql.iter().any(|sql| sql.contains("locked_by")), "{sql:?}");
         (answer.unwrap().duplicate, sql.iter().any(|sql| sql.contains("ON CONFLICT")))
     };
+    let several = async |events: Vec<EventBuilder>| {
+        let mut tx = outbox.begin().await.unwrap();
+        let (answers, sql) = texts(outbox.enqueue_all(&mut tx, events)).await;
+        tx.commit().await.unwrap();
+        assert!(sql.iter().any(|sql| sql.contains("locked_by")), "{sql:?}");
+        let duplicates = answers.unwrap().iter().map(|answer| answer.duplicate).collect::<Vec<_>>();
+        (
+            duplicates,
+            sql.iter().any(|sql| sql.contains("ON CONFLICT")),
+            sql.iter().any(|sql| sql.contains("payload_bytes")),
+        )
+    };
     let id = Uuid::now_v7();
     assert_eq!(writes(Event::json("t", &1).unwrap()).await, (false, false));
     assert_eq!(writes(Event::json("t", &1).unwrap().id(id)).await, (false, true));
     assert_eq!(writes(Event::json("t", &1).unwrap().id(id)).await, (true, true));
-    recorder.wait_for(2).await;
+    let new = || Event::json("t", &1).unwrap();
+    assert_eq!(several(vec![new(), new()]).await, (vec![false, false], false, false));
+    assert_eq!(several(vec![new(), new().id(id)]).await, (vec![false, true], true, false));
+    // Whatever one of them has that most have not, all are written with every value there is.
+    assert_eq!(several(vec![new(), new().dedupe_key("once")]).await, (vec![false, false], true, true));
+    recorder.wait_for(7).await;
     relay.stop().await;
     assert_eq!(recorder.repeats(), 0);
+    let dates = sqlx::query_as("SELECT id, occurred_at FROM outbox ORDER BY id").fetch_all(pool(&db));
+    delivered.lock().unwrap().sort();
+    assert_eq!(*delivered.lock().unwrap(), dates.await.unwrap(), "delivered is what is stored");
     db.drop_everything().await;
 }
