@@ -29,7 +29,7 @@ use super::order::{Key, Turn};
 use super::publish::{Answer, Answers, Broken, publish};
 use super::renew::Held;
 use super::slots::Slot;
-use super::verdict::Ending;
+use super::verdict::{Ending, Ran};
 use crate::dispatch::redact;
 use crate::produce::gate::HotEvent;
 use crate::sink::{Delivery, Outcome};
@@ -125,7 +125,6 @@ impl Dispatcher {
         let mut state = self.engine.control.watch();
         let mut breakers = self.engine.breakers_changed.subscribe();
         let mut was_leading = true;
-        let mut committed = Vec::new();
         let mut looks = tokio::time::interval(LOOKS);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -144,10 +143,7 @@ impl Dispatcher {
             was_leading = now.leading;
             tokio::select! {
                 Some(jobs) = claimed.recv() => self.take(jobs).await,
-                1.. = hot.recv_many(&mut committed, MOST_HOT) => {
-                    let jobs = committed.drain(..).map(|event| self.hot_job(event)).collect();
-                    self.take(jobs).await;
-                }
+                Some(event) = hot.recv() => self.take_hot(event, &mut hot).await,
                 Some(ended) = self.running.join_next_with_id() => self.end(ended).await,
                 _ = looks.tick(), if self.engine.depths.waiting() > 0 => self.make_room().await,
                 _ = state.changed() => {}
@@ -224,6 +220,16 @@ impl Dispatcher {
         });
         engine.joined_queue(std::slice::from_ref(&job));
         job
+    }
+
+    /// Takes an event straight from its commit, and those that committed with it: the database writes commits to the disk in groups, and
+    /// answers them together. Once the runtime has looked at what its sockets have, they are here, and share a publish.
+    async fn take_hot(&mut self, first: HotEvent, others: &mut mpsc::UnboundedReceiver<HotEvent>) {
+        tokio::task::yield_now().await;
+        let others = std::iter::from_fn(|| others.try_recv().ok());
+        let jobs = std::iter::once(first).chain(others).take(MOST_HOT);
+        let jobs = jobs.map(|event| self.hot_job(event)).collect();
+        self.take(jobs).await;
     }
 
     /// Puts jobs into their lanes, or their lines; those without a route are dead in their turn.
@@ -322,7 +328,7 @@ impl Dispatcher {
             Err(stopped) => (stopped.id(), None),
         };
         let Some(Batch { lane, jobs, started, probing }) = self.batches.remove(&id) else { return };
-        let took = started.elapsed();
+        let ran = Ran::since(started);
         self.lanes[lane].running -= 1;
         self.lanes[lane].events -= jobs.len();
         self.engine.depths.running.fetch_sub(jobs.len(), Ordering::Relaxed);
@@ -346,7 +352,7 @@ impl Dispatcher {
                     };
                     match answer {
                         Answer::Said(outcome) => {
-                            let ending = self.engine.judge(&job.delivery, outcome, took, aside);
+                            let ending = self.engine.judge(&job.delivery, outcome, ran, aside);
                             if ending.verdict != Verdict::Delivered {
                                 job.fail();
                             }
@@ -378,13 +384,13 @@ impl Dispatcher {
                     way.breaker.close();
                     self.engine.open_or_close_gate();
                 }
-                self.broken(lane, jobs, took, broken).await;
+                self.broken(lane, jobs, ran, broken).await;
             }
             None => {
                 if probing {
                     way.breaker.forget_probe();
                 }
-                self.interrupted(jobs, took).await;
+                self.interrupted(jobs, ran).await;
             }
         }
     }
@@ -414,7 +420,7 @@ impl Dispatcher {
 
     /// One event's hang or panic is its failure. Of a batch, nobody knows whose it was: after a panic each goes by
     /// itself, after a timeout in batches of half the size, as it may only have been too much.
-    async fn broken(&mut self, lane: usize, jobs: Vec<Job>, took: Duration, broken: Broken) {
+    async fn broken(&mut self, lane: usize, jobs: Vec<Job>, ran: Ran, broken: Broken) {
         if jobs.len() > 1 {
             let company = match broken {
                 Broken::Panicked(_) => 1,
@@ -433,7 +439,7 @@ impl Dispatcher {
         let mut ended: Vec<Ended> = Vec::new();
         for job in jobs {
             let outcome = Outcome::Retry { after: None, error: broken.text() };
-            let ending = self.engine.judge(&job.delivery, outcome, took, Duration::ZERO);
+            let ending = self.engine.judge(&job.delivery, outcome, ran, Duration::ZERO);
             job.fail();
             ended.push(Ended { job, ending });
         }
@@ -442,13 +448,13 @@ impl Dispatcher {
     }
 
     /// Stopped by us: it had begun, so the attempt counts.
-    async fn interrupted(&mut self, jobs: Vec<Job>, took: Duration) {
+    async fn interrupted(&mut self, jobs: Vec<Job>, ran: Ran) {
         let keys = keys_of(&jobs);
         let ended = jobs.into_iter().map(|job| {
             job.fail();
-            let error = format!("interrupted after {took:.1?}: the relay stopped before it was done");
+            let error = format!("interrupted after {:.1?}: the relay stopped before it was done", ran.took);
             let outcome = Outcome::Retry { after: Some(Duration::ZERO), error };
-            let mut ending = self.engine.judge(&job.delivery, outcome, took, Duration::ZERO);
+            let mut ending = self.engine.judge(&job.delivery, outcome, ran, Duration::ZERO);
             ending.interrupted = true;
             if matches!(ending.verdict, Verdict::Dead { .. }) {
                 // A stop kills nothing: what was in its last attempt may have it again.
@@ -468,7 +474,7 @@ impl Dispatcher {
         let keys = keys_of(std::slice::from_ref(&job));
         let ending = match job.is_behind() {
             true => Ending::behind(),
-            false => self.engine.judge(&job.delivery, outcome, Duration::ZERO, Duration::ZERO),
+            false => self.engine.judge(&job.delivery, outcome, Ran::since(Instant::now()), Duration::ZERO),
         };
         job.fail();
         let mut ended = vec![Ended { job, ending }];

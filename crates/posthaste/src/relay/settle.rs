@@ -21,7 +21,7 @@ use super::job::{Job, Note, Source};
 use super::order::Order;
 use super::outage::{Doing, Pauses};
 use super::slots::Slot;
-use super::verdict::Ending;
+use super::verdict::{Ending, Told};
 use crate::error::{Error, ErrorKind};
 use crate::store::Verdict;
 use crate::telemetry;
@@ -164,8 +164,7 @@ impl Settler {
     /// Counts and logs what was written, frees the slots, and answers with what is still to be written.
     fn account(&self, batch: Vec<Ended>, heard: &Heard) -> Vec<Ended> {
         let engine = &self.engine;
-        let now = Instant::now();
-        let mut told: FxHashMap<&str, Told> = FxHashMap::default();
+        let mut told: FxHashMap<&str, Topic> = FxHashMap::default();
         let (busy, done): (Vec<Ended>, Vec<Ended>) = match heard.busy.is_empty() {
             true => (Vec::new(), batch),
             false => batch.into_iter().partition(|ended| heard.busy.contains(&ended.job.held.lease)),
@@ -178,7 +177,7 @@ impl Settler {
                 continue;
             }
             let topic = job.delivery.event.topic();
-            told.entry(topic).or_insert_with(|| Told::of(engine, topic)).note(job, ending, now);
+            told.entry(topic).or_insert_with(|| Topic::of(engine, topic)).note(job, ending);
             engine.conclude(job, ending);
         }
         for (topic, told) in told {
@@ -207,26 +206,26 @@ fn free(mut done: Vec<Ended>) {
 }
 
 /// What the metrics are told of one topic's events.
-struct Told {
+struct Topic {
     results: Vec<(&'static str, u64)>,
     dead: u64,
     latencies: telemetry::Latencies,
 }
 
-impl Told {
+impl Topic {
     fn of(engine: &Engine, topic: &str) -> Self {
         Self { results: Vec::new(), dead: 0, latencies: telemetry::latencies(&engine.table, topic) }
     }
 
-    fn note(&mut self, job: &Job, ending: &Ending, now: Instant) {
-        if let Some(result) = ending.result {
-            match self.results.iter_mut().find(|(known, _)| *known == result) {
+    fn note(&mut self, job: &Job, ending: &Ending) {
+        if let Some(Told { result, ran }) = &ending.told {
+            match self.results.iter_mut().find(|(known, _)| known == result) {
                 Some((_, n)) => *n += 1,
-                None => self.results.push((result, 1)),
+                None => self.results.push((*result, 1)),
             }
-            self.latencies.dispatch.record(ending.took.as_secs_f64());
+            self.latencies.dispatch.record(ran.took.as_secs_f64());
             if ending.verdict == Verdict::Delivered {
-                let since = now.saturating_duration_since(job.got);
+                let since = ran.until.saturating_duration_since(job.got);
                 self.latencies.delivery.record((job.age + since).as_secs_f64());
             }
         }

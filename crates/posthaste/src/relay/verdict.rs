@@ -10,6 +10,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::engine::Engine;
 use super::retry::{Backoff, RetryPolicy};
 use crate::dispatch::redact;
@@ -20,21 +22,40 @@ use crate::store::Verdict;
 /// How one dispatch ended.
 pub(super) struct Ending {
     pub(super) verdict: Verdict,
-    /// Its name in the metrics; `None` where nothing was dispatched.
-    pub(super) result: Option<&'static str>,
-    /// How long the dispatch took.
-    pub(super) took: Duration,
+    /// What the metrics are told; `None` where nothing was dispatched.
+    pub(super) told: Option<Told>,
     /// Whether it was cut short when the relay stopped.
     pub(super) interrupted: bool,
     /// Whether it was not dispatched because one before it of its aggregate was not delivered.
     pub(super) behind: bool,
 }
 
+/// What the metrics are told of a dispatch.
+pub(super) struct Told {
+    pub(super) result: &'static str,
+    pub(super) ran: Ran,
+}
+
+/// How long a dispatch took, and when it ended.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ran {
+    pub(super) took: Duration,
+    pub(super) until: Instant,
+}
+
+impl Ran {
+    /// From then until now.
+    pub(super) fn since(started: Instant) -> Self {
+        let until = Instant::now();
+        Self { took: until.saturating_duration_since(started), until }
+    }
+}
+
 impl Ending {
     /// Never started, or stopped through no fault of its own: the attempt does not count.
     pub(super) fn handed_back(after: Duration) -> Self {
         let verdict = Verdict::Released { after };
-        Self { verdict, result: None, took: Duration::ZERO, interrupted: false, behind: false }
+        Self { verdict, told: None, interrupted: false, behind: false }
     }
 
     /// Not dispatched because one before it of its aggregate was not delivered.
@@ -45,31 +66,25 @@ impl Ending {
 
 impl Engine {
     /// What an answer comes to; one that was unavailable steps aside for so long.
-    pub(super) fn judge(
-        &self,
-        delivery: &Delivery,
-        outcome: Outcome,
-        took: Duration,
-        aside: Duration,
-    ) -> Ending {
+    pub(super) fn judge(&self, delivery: &Delivery, outcome: Outcome, ran: Ran, aside: Duration) -> Ending {
         let event = &delivery.event;
         let (verdict, result) = match outcome {
             Outcome::Delivered => (Verdict::Delivered, "delivered"),
-            Outcome::Reject { error } => (Verdict::Dead { error: self.told(&error, event) }, "dead"),
+            Outcome::Reject { error } => (Verdict::Dead { error: self.stored(&error, event) }, "dead"),
             Outcome::Unavailable { .. } => (Verdict::Released { after: aside }, "unavailable"),
             Outcome::Retry { after, error } => {
-                let error = self.told(&error, event);
+                let error = self.stored(&error, event);
                 match self.next_try(delivery, after) {
                     Some(after) => (Verdict::Retry { after, error }, "retry"),
                     None => (Verdict::Dead { error }, "dead"),
                 }
             }
         };
-        Ending { verdict, result: Some(result), took, interrupted: false, behind: false }
+        Ending { verdict, told: Some(Told { result, ran }), interrupted: false, behind: false }
     }
 
     /// What is stored of an error.
-    fn told(&self, error: &str, event: &Event) -> String {
+    fn stored(&self, error: &str, event: &Event) -> String {
         let mut error = redact(error, event);
         let most = self.settings.error_bytes;
         if let Some(end) = (0..=most.min(error.len())).rev().find(|at| error.is_char_boundary(*at)) {

@@ -3,17 +3,19 @@
 //! Rows of the contract: OP6, OP7.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use posthaste::sink::Delivery;
 use posthaste::store::{Claim, Filter, Mode, Settlement};
-use posthaste::{Admin, Event, Failure, Handler, Router};
+use posthaste::{Admin, Event, Failure, Handler, Relay, Router};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::harness::database::Handle;
+use crate::harness::spy::Spy;
 use crate::harness::{Db, Kind, Recorder, Setup, event, log, until, worker};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -147,6 +149,37 @@ async fn op6_every_metric_is_emitted_with_few_labels() {
     for (name, labels) in seen.keys() {
         assert!(labels.keys().all(|label| allowed.contains(&**label)), "{name} has labels {labels:?}");
     }
+    db.drop_everything().await;
+}
+
+/// Whoever waits for an event has it from the sink's answer on; when that was written is the relay's own affair.
+#[tokio::test(start_paused = true)]
+async fn op6_a_delivery_takes_until_the_sinks_answer_however_long_it_takes_to_write_that() {
+    const AWAY: Duration = Duration::from_secs(3600);
+    let recorder = DebuggingRecorder::new();
+    let _here = metrics::set_default_local_recorder(&recorder);
+    let db = Db::new(Kind::Memory).await;
+    db.enqueue_numbers("a", 0..1).await;
+    let spy = Spy::on(db.shared_store());
+    let handler = {
+        let spy = Arc::clone(&spy);
+        move |_: Delivery| {
+            spy.gone.store(true, Ordering::SeqCst);
+            async { Ok::<(), Failure>(()) }
+        }
+    };
+    let relay = Relay::on(spy.clone()).handler(handler).start().await.unwrap();
+    tokio::time::sleep(AWAY).await;
+    assert_eq!(relay.status().settling, 1, "it is not written yet");
+    spy.gone.store(false, Ordering::SeqCst);
+    while relay.status().settling > 0 {
+        tokio::time::sleep(SECOND).await;
+    }
+    let metrics = recorder.snapshotter().snapshot().into_vec();
+    let latency = metrics.iter().find(|(key, ..)| key.key().name() == "outbox_delivery_latency_seconds");
+    let Some((.., DebugValue::Histogram(latency))) = latency else { panic!("{metrics:?}") };
+    assert!(latency.len() == 1 && latency[0].into_inner() < AWAY.as_secs_f64() / 2.0, "{latency:?}");
+    relay.stop().await;
     db.drop_everything().await;
 }
 
