@@ -1,10 +1,11 @@
 //! Sees what the library logs.
 
 use std::fmt::{Debug, Write};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use tracing::Subscriber;
 use tracing::field::{Field, Visit};
+use tracing::instrument::WithSubscriber;
+use tracing::{Dispatch, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
@@ -76,10 +77,18 @@ pub fn watch(of: impl Into<String>) -> Watch {
 
 /// What the library logs while this future runs.
 pub async fn lines<T>(future: impl Future<Output = T>) -> (T, Vec<String>) {
-    use tracing::instrument::WithSubscriber;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let subscriber = tracing_subscriber::registry().with(Witness(Arc::clone(&seen)));
-    let result = future.with_subscriber(subscriber).await;
+    let result = heard_by(subscriber, future).await;
     let lines = seen.lock().unwrap().clone();
     (result, lines)
+}
+
+/// Runs this future with a subscriber that hears what it logs.
+pub async fn heard_by<T>(subscriber: impl Into<Dispatch>, future: impl Future<Output = T>) -> T {
+    /// While a process has one subscriber alone, a line that is reached for the first time asks the one of whoever reaches it whether
+    /// anybody listens: a relay beside the future has none, and then nobody hears the future by the same line either.
+    static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+    ANOTHER.get_or_init(|| Dispatch::new(tracing_subscriber::registry()));
+    future.with_subscriber(subscriber).await
 }

@@ -38,10 +38,9 @@ impl Visit for Statement {
 
 /// The statements this future sends; those of SQLite, which has a thread of its own, are not seen.
 pub async fn texts<T>(future: impl Future<Output = T>) -> (T, Vec<String>) {
-    use tracing::instrument::WithSubscriber;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let subscriber = tracing_subscriber::registry().with(Witness(Arc::clone(&seen)));
-    let result = future.with_subscriber(subscriber).await;
+    let result = super::log::heard_by(subscriber, future).await;
     let texts = seen.lock().unwrap().clone();
     (result, texts)
 }
