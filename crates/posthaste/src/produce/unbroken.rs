@@ -1,7 +1,7 @@
 //! A future that goes on to its end, also if whoever waits for it is gone half-way.
 //!
 //! It is carried out where it is waited for, and handed to the runtime only if it is dropped before its end: a task of its own from the
-//! beginning would have another thread woken for each of them, which takes as long as the statement that it is for.
+//! beginning would have another thread woken for each of them.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -125,6 +125,7 @@ impl Dispatcher {
         let mut state = self.engine.control.watch();
         let mut breakers = self.engine.breakers_changed.subscribe();
         let mut was_leading = true;
+        let mut committed = Vec::new();
         let mut looks = tokio::time::interval(LOOKS);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -143,7 +144,10 @@ impl Dispatcher {
             was_leading = now.leading;
             tokio::select! {
                 Some(jobs) = claimed.recv() => self.take(jobs).await,
-                Some(event) = hot.recv() => self.take_hot(event, &mut hot).await,
+                1.. = hot.recv_many(&mut committed, MOST_HOT) => {
+                    let jobs = committed.drain(..).map(|event| self.hot_job(event)).collect();
+                    self.take(jobs).await;
+                }
                 Some(ended) = self.running.join_next_with_id() => self.end(ended).await,
                 _ = looks.tick(), if self.engine.depths.waiting() > 0 => self.make_room().await,
                 _ = state.changed() => {}
@@ -220,16 +224,6 @@ impl Dispatcher {
         });
         engine.joined_queue(std::slice::from_ref(&job));
         job
-    }
-
-    /// Takes an event straight from its commit, and those that committed with it: the database writes commits to the disk in groups, and
-    /// answers them together. Once the runtime has looked at what its sockets have, they are here, and share a publish.
-    async fn take_hot(&mut self, first: HotEvent, others: &mut mpsc::UnboundedReceiver<HotEvent>) {
-        tokio::task::yield_now().await;
-        let others = std::iter::from_fn(|| others.try_recv().ok());
-        let jobs = std::iter::once(first).chain(others).take(MOST_HOT);
-        let jobs = jobs.map(|event| self.hot_job(event)).collect();
-        self.take(jobs).await;
     }
 
     /// Puts jobs into their lanes, or their lines; those without a route are dead in their turn.

@@ -164,7 +164,7 @@ impl Settler {
     /// Counts and logs what was written, frees the slots, and answers with what is still to be written.
     fn account(&self, batch: Vec<Ended>, heard: &Heard) -> Vec<Ended> {
         let engine = &self.engine;
-        let mut told: FxHashMap<&str, Topic> = FxHashMap::default();
+        let mut told: FxHashMap<&str, TopicMetrics> = FxHashMap::default();
         let (busy, done): (Vec<Ended>, Vec<Ended>) = match heard.busy.is_empty() {
             true => (Vec::new(), batch),
             false => batch.into_iter().partition(|ended| heard.busy.contains(&ended.job.held.lease)),
@@ -177,7 +177,7 @@ impl Settler {
                 continue;
             }
             let topic = job.delivery.event.topic();
-            told.entry(topic).or_insert_with(|| Topic::of(engine, topic)).note(job, ending);
+            told.entry(topic).or_insert_with(|| TopicMetrics::of(engine, topic)).note(job, ending);
             engine.conclude(job, ending);
         }
         for (topic, told) in told {
@@ -206,13 +206,13 @@ fn free(mut done: Vec<Ended>) {
 }
 
 /// What the metrics are told of one topic's events.
-struct Topic {
+struct TopicMetrics {
     results: Vec<(&'static str, u64)>,
     dead: u64,
     latencies: telemetry::Latencies,
 }
 
-impl Topic {
+impl TopicMetrics {
     fn of(engine: &Engine, topic: &str) -> Self {
         Self { results: Vec::new(), dead: 0, latencies: telemetry::latencies(&engine.table, topic) }
     }

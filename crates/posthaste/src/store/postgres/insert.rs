@@ -134,15 +134,15 @@ pub(crate) struct Statements {
 /// A statement for plain events.
 #[derive(Debug, Clone)]
 struct Plain {
-    /// Of which one may be there already.
-    known: Statement,
-    /// Of which none can be.
-    new: Statement,
+    /// Looks whether one is there already.
+    looking: Statement,
+    /// Where none can be there, it does not look.
+    trusting: Statement,
 }
 
 impl Plain {
     fn of(&self, is_new: bool) -> &Statement {
-        if is_new { &self.new } else { &self.known }
+        if is_new { &self.trusting } else { &self.looking }
     }
 }
 
@@ -151,8 +151,8 @@ impl Statements {
         let statement = |sql| Statement::new(Dialect::Postgres, table, sql);
         let unleased = |sql| LEASE.iter().fold(statement(sql), |sql, (place, _)| sql.with(place, ""));
         let plain = |sql| Plain {
-            known: statement(sql).with("{conflict}", CONFLICT),
-            new: statement(sql).with("{conflict}", ""),
+            looking: statement(sql).with("{conflict}", CONFLICT),
+            trusting: statement(sql).with("{conflict}", ""),
         };
         let leased = |sql| LEASE.iter().fold(statement(sql), |sql, (place, lease)| sql.with(place, lease));
         Self {

@@ -266,8 +266,10 @@ async fn en3_a_duplicate_of_what_goes_straight_to_a_relay_is_looked_for_where_th
     recorder.wait_for(7).await;
     relay.stop().await;
     assert_eq!(recorder.repeats(), 0);
-    let dates = sqlx::query_as("SELECT id, occurred_at FROM outbox ORDER BY id").fetch_all(pool(&db));
-    delivered.lock().unwrap().sort();
-    assert_eq!(*delivered.lock().unwrap(), dates.await.unwrap(), "delivered is what is stored");
+    let dates = "SELECT id, occurred_at FROM outbox ORDER BY id";
+    let stored: Vec<(Uuid, OffsetDateTime)> = sqlx::query_as(dates).fetch_all(pool(&db)).await.unwrap();
+    let mut delivered = delivered.lock().unwrap().clone();
+    delivered.sort();
+    assert_eq!(delivered, stored);
     db.drop_everything().await;
 }
