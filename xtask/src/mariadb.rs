@@ -75,6 +75,8 @@ impl Engine for MariaDb {
             .arg("--auth-root-authentication-method=normal")
             .arg("--skip-test-db")
             .arg("--skip-name-resolve")
+            // Whoever starts removes what others have made in the directory that all share.
+            .env("TMPDIR", &home.0)
             .arg(format!("--datadir={}", home.unfinished().display()));
         if account.is_root() {
             command.arg("--user=root");

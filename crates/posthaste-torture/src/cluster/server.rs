@@ -191,6 +191,8 @@ impl Server {
             command
                 .args(["--no-defaults", "--auth-root-authentication-method=normal"])
                 .args(["--skip-test-db", "--skip-name-resolve"])
+                // Whoever starts removes what others have made in the directory that all share.
+                .env("TMPDIR", &self.home.0)
                 .arg(format!("--datadir={}", self.data().display()))
                 .args(self.user());
         }

@@ -226,6 +226,8 @@ impl Site {
             _ => command
                 .args(["--no-defaults", "--auth-root-authentication-method=normal"])
                 .args(["--skip-test-db", "--skip-name-resolve"])
+                // Whoever starts removes what others have made in the directory that all share.
+                .env("TMPDIR", &self.home)
                 .arg(format!("--datadir={}", self.data().display()))
                 .args(self.user())
                 .args(SMALL),
