@@ -1,14 +1,16 @@
 //! `cargo xtask bench`: builds the benchmarks, which are a workspace of their own, and tells them where the programs
 //! of the servers are, which account they run as, and where their data may be.
 
+use std::process::Command;
+
 use anyhow::{Context, Result, bail};
 
-use crate::cargo;
 use crate::engine::Engine;
 use crate::home::Home;
 use crate::layout::Layout;
 use crate::mariadb::MariaDb;
 use crate::postgres::Postgres;
+use crate::{cargo, install};
 
 /// Another build, with this peer in place of one that cannot be built together with it.
 const OTHER_PEER: &str = "--outbox-postgres";
@@ -24,6 +26,13 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
         command.args(["--no-default-features", "--features", "outbox-postgres"]);
     }
     command.arg("--").args(arguments.iter().filter(|argument| *argument != OTHER_PEER));
+    if arguments.iter().any(|argument| ["-h", "--help"].contains(&argument.as_str())) {
+        return ended(command);
+    }
+    let containers = install::ensure()?;
+    if let Some(first) = containers.first() {
+        bail!("{first} would run in a container, which is measured with it: install its programs");
+    }
     for engine in [&Postgres as &dyn Engine, &MariaDb] {
         let account = engine.account()?;
         let programs = engine.programs()?;
@@ -38,6 +47,10 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     let sqlite = layout.target.join("bench/sqlite");
     std::fs::create_dir_all(&sqlite).with_context(|| format!("cannot make {}", sqlite.display()))?;
     command.env("POSTHASTE_BENCH_SQLITE_HOME", sqlite);
+    ended(command)
+}
+
+fn ended(mut command: Command) -> Result<()> {
     let status = command.status().context("cannot run cargo")?;
     if !status.success() {
         bail!("the benchmarks ended with {status}");

@@ -41,21 +41,36 @@ impl Figure {
         median(&self.values)
     }
 
+    /// More of it is better, whatever was measured.
+    fn goodness(&self) -> f64 {
+        match self.better {
+            Better::More => self.median(),
+            Better::Less => -self.median(),
+        }
+    }
+
     /// The lowest and the highest.
     pub(crate) fn spread(&self) -> (f64, f64) {
         let fold = |with: fn(f64, f64) -> f64, from| self.values.iter().copied().fold(from, with);
         (fold(f64::min, f64::INFINITY), fold(f64::max, f64::NEG_INFINITY))
     }
 
-    /// How much better this is than another: 2 is twice as good, whichever way is better.
+    /// How much better this is than another: 2 is twice as good, whichever way is better. The middle of the ratios of what was measured
+    /// one soon after the other, so that an hour in which the machine is slow is nobody's; if one of them has failed at times, the
+    /// ratio of the medians.
     pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
-        let (mine, theirs) = (self.median(), other.median());
-        match self.better {
+        let ratio = |mine: f64, theirs: f64| match self.better {
             // Nothing at all is as good as nothing at all.
             _ if mine == theirs => 1.0,
             Better::More => mine / theirs,
             Better::Less => theirs / mine,
+        };
+        if self.values.len() != other.values.len() {
+            return ratio(self.median(), other.median());
         }
+        let ratios: Vec<f64> =
+            self.values.iter().zip(&other.values).map(|(mine, theirs)| ratio(*mine, *theirs)).collect();
+        median(&ratios)
     }
 }
 
@@ -157,7 +172,7 @@ impl Ratios {
         let limit = case.iter().find(|other| other.class == Class::Limit && other.way == figure.way);
         let best = |among: &dyn Fn(&Figure) -> bool| {
             let peers = case.iter().filter(|other| other.class == Class::Peer && among(other));
-            peers.max_by(|a, b| a.ratio_to(b).total_cmp(&1.0)).copied()
+            peers.max_by(|a, b| a.goodness().total_cmp(&b.goodness())).copied()
         };
         let peer = best(&|_| true);
         let lease_peer = best(&|other| other.way.leases()).filter(|_| figure.way.leases());
@@ -234,6 +249,15 @@ mod tests {
         let fast = figure(Class::Posthaste, Way::Lease, Better::Less, &[1.0]);
         assert_eq!(fast.ratio_to(&slow), 4.0);
         assert_eq!(figure(Class::Peer, Way::Lease, Better::More, &[2.0, 1.0, 3.0]).spread(), (1.0, 3.0));
+    }
+
+    #[test]
+    fn a_ratio_is_of_what_was_measured_in_the_same_round() {
+        // By the medians it would be 2. The machine was slow in the second round.
+        let one = figure(Class::Posthaste, Way::Lease, Better::More, &[100.0, 30.0, 120.0]);
+        let other = figure(Class::Peer, Way::Lease, Better::More, &[50.0, 20.0, 100.0]);
+        assert_eq!(one.ratio_to(&other), 1.5);
+        assert_eq!(other.ratio_to(&one), 1.0 / 1.5);
     }
 
     #[test]

@@ -104,13 +104,19 @@ impl Bench {
 
     /// Those who take part, by number, in another order in each run.
     pub(crate) fn order(&self, scenario: Scenario, run: usize) -> Vec<usize> {
+        let order = self.takers(scenario);
+        let by = run * order.len() / self.runs.max(1);
+        rotated(order, by)
+    }
+
+    /// The same of many short rounds: in each, another is the first.
+    pub(crate) fn turns(&self, scenario: Scenario, round: usize) -> Vec<usize> {
+        rotated(self.takers(scenario), round)
+    }
+
+    fn takers(&self, scenario: Scenario) -> Vec<usize> {
         let takes_part = |at: &usize| self.contenders[*at].takes_part(scenario);
-        let mut order: Vec<usize> = (0..self.contenders.len()).filter(takes_part).collect();
-        let count = order.len();
-        if count > 0 {
-            order.rotate_left(run * count / self.runs.max(1) % count);
-        }
-        order
+        (0..self.contenders.len()).filter(takes_part).collect()
     }
 
     /// How long somebody's deliveries are waited for. A peer that is slow is not to make a quick run long; what is this
@@ -159,6 +165,14 @@ impl Bench {
         database.vacuum().await?;
         Ok(database)
     }
+}
+
+fn rotated(mut order: Vec<usize>, by: usize) -> Vec<usize> {
+    let count = order.len();
+    if count > 0 {
+        order.rotate_left(by % count);
+    }
+    order
 }
 
 /// How long something that should have ended at once is waited for.
