@@ -335,3 +335,47 @@ async fn re1_plans_of_a_table_that_was_analysed_while_it_was_empty_are_not_kept_
     counting.done().await;
     db.drop_everything().await;
 }
+
+/// As a rule nothing is parked; then relays are killed, and much is. A claim looks each row up, and each of their events.
+#[tokio::test]
+async fn sm2_plans_of_a_time_when_nothing_was_parked_are_not_kept_for_a_burst() {
+    const BATCH: u32 = 500;
+    const PARKED: u64 = 4000;
+    let db =
+        Db::with(Kind::Postgres, Setup { mode: Some(Mode::stream(1).unwrap()), ..Setup::default() }).await;
+    for table in ["outbox", "outbox_parked"] {
+        db.execute(format!("ALTER TABLE {table} SET (autovacuum_enabled = off)")).await.unwrap();
+        db.execute(format!("VACUUM ANALYZE {table}")).await.unwrap();
+    }
+    let mut counting = Counting::new(&db).await;
+    let stream = counting.store.stream().await.unwrap().unwrap();
+    let relay = worker();
+    let beat = Beat { relay: &relay, present: false, holds: &[], lease: MINUTE, seen: None };
+    let holds = stream.take(&beat, &[0], &[]).await.unwrap();
+    let attempts = AttemptLimits::default();
+    let claim = async || {
+        let (holds, topics, attempts) = (&holds, &Topics::All, &attempts);
+        stream.claim_parked(&ParkedClaim { holds, limit: BATCH, suspects: true, topics, attempts }).await
+    };
+    for _ in 0..20 {
+        assert!(claim().await.unwrap().is_empty());
+    }
+    db.execute(format!(
+        "INSERT INTO outbox (topic, payload, aggregate_type, aggregate_id)
+         SELECT 'burst', '1', 'order', n FROM generate_series(1, {PARKED}) AS n"
+    ))
+    .await
+    .unwrap();
+    db.execute(
+        "INSERT INTO outbox_parked (seq, id, lane, topic, key, blocks, attempts, due)
+         SELECT seq, id, lane, topic, aggregate_id, true, 1, now() FROM outbox",
+    )
+    .await
+    .unwrap();
+    // The first one finds out.
+    assert_eq!(claim().await.unwrap().len(), BATCH as usize);
+    let most = 20 * i64::from(BATCH);
+    counting.reads("a claim of what is parked", most, async { claim().await.map(drop) }).await;
+    counting.done().await;
+    db.drop_everything().await;
+}

@@ -10,6 +10,7 @@ use super::super::columns::{EVENT_COLUMNS, Types, decode};
 use super::{PostgresStream, begin, fences, lanes, numbers};
 use crate::error::Result;
 use crate::store::TableName;
+use crate::store::plans::Plans;
 use crate::store::settlement::{micros, stored_error};
 use crate::store::statement::Statement;
 use crate::store::stream::{Hold, Park, Parked, ParkedClaim, ParkedEnd, ParkedVerdict, Wait};
@@ -178,6 +179,8 @@ UPDATE {parked_table} AS p
 
 #[derive(Debug)]
 pub(in super::super) struct Statements {
+    // Nothing is parked as a rule, and much all at once: what was planned for a table that is empty goes through all of it for each row.
+    plans: Plans,
     blocked_among: Statement,
     park: Statement,
     claim: [Statement; 3],
@@ -198,6 +201,7 @@ impl Statements {
             claim.with("{spent}", SPENT).with("{columns}", EVENT_COLUMNS)
         };
         Self {
+            plans: Plans::default(),
             blocked_among: statement(BLOCKED_AMONG),
             park: statement(PARK),
             claim: TOPICS.map(claim),
@@ -212,10 +216,9 @@ impl Statements {
 }
 
 pub(super) async fn blocked_among(stream: &PostgresStream, keys: &[String]) -> Result<HashSet<String>> {
-    let blocked = sqlx::query_scalar(stream.statements.stream.park.blocked_among.sql())
-        .bind(keys)
-        .fetch_all(&stream.pool)
-        .await;
+    let Statements { plans, blocked_among, .. } = &stream.statements.stream.park;
+    let _watch = plans.watch();
+    let blocked = sqlx::query_scalar(plans.of(blocked_among)).bind(keys).fetch_all(&stream.pool).await;
     blocked.map(HashSet::from_iter).map_err(|e| stream.error(e))
 }
 
@@ -232,8 +235,10 @@ pub(super) async fn park(stream: &PostgresStream, parks: &[Park]) -> Result<Vec<
 // Who waited for a lane still sees what an operator discarded meanwhile, and puts an event behind that: whether it is the
 // first of its aggregate is asked again, with the lane in hand.
 async fn park_once(stream: &PostgresStream, parks: &[Park]) -> sqlx::Result<Vec<u16>> {
+    let Statements { plans, park, .. } = &stream.statements.stream.park;
     let mut tx = begin(&stream.pool).await?;
-    let parked: Vec<(Option<String>, Option<i16>)> = sqlx::query_as(stream.statements.stream.park.park.sql())
+    let watch = plans.watch();
+    let parked: Vec<(Option<String>, Option<i16>)> = sqlx::query_as(plans.of(park))
         .bind(parks.iter().map(|park| park.hold.lane as i16).collect::<Vec<_>>())
         .bind(parks.iter().map(|park| park.hold.fence).collect::<Vec<_>>())
         .bind(parks.iter().map(|park| park.sequence).collect::<Vec<_>>())
@@ -246,6 +251,7 @@ async fn park_once(stream: &PostgresStream, parks: &[Park]) -> sqlx::Result<Vec<
         .bind(parks.iter().map(|park| wait_delay(park.wait)).collect::<Vec<_>>())
         .fetch_all(&mut *tx)
         .await?;
+    drop(watch);
     failpoint!("park.inserted");
     let behind: Vec<String> = parked.iter().filter_map(|(key, _)| key.clone()).collect();
     if !behind.is_empty() {
@@ -263,8 +269,9 @@ pub(super) async fn promote(
     keys: &[String],
 ) -> sqlx::Result<()> {
     let none: [i64; 0] = [];
-    let promote =
-        sqlx::query(statements.promote.sql()).bind(keys).bind(none.as_slice()).bind(none.as_slice());
+    let Statements { plans, promote, .. } = statements;
+    let _watch = plans.watch();
+    let promote = sqlx::query(plans.of(promote)).bind(keys).bind(none.as_slice()).bind(none.as_slice());
     promote.execute(&mut **tx).await.map(drop)
 }
 
@@ -282,8 +289,8 @@ pub(super) async fn claim_parked(stream: &PostgresStream, claim: &ParkedClaim<'_
 }
 
 async fn claim_once(stream: &PostgresStream, claim: &ParkedClaim<'_>) -> sqlx::Result<Vec<Parked>> {
-    let [all, only, except] = &stream.statements.stream.park.claim;
-    let mut query = sqlx::query(claim.topics.choose([all, only, except]).sql())
+    let Statements { plans, claim: [all, only, except], .. } = &stream.statements.stream.park;
+    let mut query = sqlx::query(plans.of(claim.topics.choose([all, only, except])))
         .bind(lanes(claim.holds))
         .bind(fences(claim.holds))
         .bind(i64::from(claim.limit))
@@ -293,7 +300,9 @@ async fn claim_once(stream: &PostgresStream, claim: &ParkedClaim<'_>) -> sqlx::R
     if let Some(topics) = claim.topics.named() {
         query = query.bind(topics);
     }
+    let watch = plans.watch();
     let rows = query.fetch_all(&stream.pool).await?;
+    drop(watch);
     let mut parked = Vec::with_capacity(rows.len());
     let mut without_event = Vec::new();
     for row in &rows {
@@ -355,21 +364,23 @@ pub(super) async fn settle_parked(stream: &PostgresStream, ends: &[ParkedEnd]) -
 }
 
 async fn settle_once(stream: &PostgresStream, ends: &[ParkedEnd]) -> sqlx::Result<Vec<u16>> {
+    let Statements { plans, settle, promote, .. } = &stream.statements.stream.park;
     let mut tx = begin(&stream.pool).await?;
-    let settled: Vec<(Option<String>, Option<i16>)> =
-        sqlx::query_as(stream.statements.stream.park.settle.sql())
-            .bind(ends.iter().map(|end| end.hold.lane as i16).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.hold.fence).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| end.sequence).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| code(&end.verdict)).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| delay(&end.verdict)).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| error_of(&end.verdict)).collect::<Vec<_>>())
-            .bind(ends.iter().map(|end| blocks(&end.verdict)).collect::<Vec<_>>())
-            .fetch_all(&mut *tx)
-            .await?;
+    let watch = plans.watch();
+    let settled: Vec<(Option<String>, Option<i16>)> = sqlx::query_as(plans.of(settle))
+        .bind(ends.iter().map(|end| end.hold.lane as i16).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| end.hold.fence).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| end.sequence).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| code(&end.verdict)).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| delay(&end.verdict)).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| error_of(&end.verdict)).collect::<Vec<_>>())
+        .bind(ends.iter().map(|end| blocks(&end.verdict)).collect::<Vec<_>>())
+        .fetch_all(&mut *tx)
+        .await?;
+    drop(watch);
     failpoint!("parked.ending");
     let keys: Vec<&str> = settled.iter().filter_map(|(key, _)| key.as_deref()).collect();
-    sqlx::query(stream.statements.stream.park.promote.sql())
+    sqlx::query(plans.of(promote))
         .bind(&keys)
         .bind(ends.iter().map(|end| end.sequence).collect::<Vec<_>>())
         .bind(ends.iter().map(|end| delay(&end.verdict)).collect::<Vec<_>>())
@@ -380,11 +391,10 @@ async fn settle_once(stream: &PostgresStream, ends: &[ParkedEnd]) -> sqlx::Resul
 }
 
 pub(super) async fn repair(stream: &PostgresStream, holds: &[Hold]) -> Result<()> {
-    let repaired = sqlx::query(stream.statements.stream.park.repair.sql())
-        .bind(lanes(holds))
-        .bind(fences(holds))
-        .execute(&stream.pool)
-        .await;
+    let Statements { plans, repair, .. } = &stream.statements.stream.park;
+    let _watch = plans.watch();
+    let repaired =
+        sqlx::query(plans.of(repair)).bind(lanes(holds)).bind(fences(holds)).execute(&stream.pool).await;
     repaired.map(drop).map_err(|e| stream.error(e))
 }
 
