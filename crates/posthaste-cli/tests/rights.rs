@@ -384,6 +384,25 @@ fn op1_a_relay_that_may_change_only_what_it_changes_starts() {
     daemon.stop();
 }
 
+/// PostgreSQL says where a row is only to who may read all of it.
+#[test]
+fn op1_a_relay_that_may_read_only_the_columns_of_the_outbox_delivers() {
+    let db = Db::with_table(Kind::Postgres, "queue");
+    let user = User::new(&db);
+    follow_until_it_works(&user, &["enqueue", "a", "1"]);
+    let (table, account) = (db.table(), &user.account);
+    let columns = db.sql(&format!(
+        "SELECT string_agg(quote_ident(attname), ', ') FROM pg_attribute
+          WHERE attrelid = '{table}'::regclass AND attnum > 0 AND NOT attisdropped"
+    ));
+    let columns = columns.trim();
+    db.sql(&format!("REVOKE SELECT ON {table} FROM {account}"));
+    db.sql(&format!("GRANT DELETE, SELECT ({columns}), UPDATE ({columns}) ON {table} TO {account}"));
+    let daemon = Daemon::start(&mut user.command(["relay"]));
+    assert_eq!(daemon.events(1)[0]["type"], "a");
+    daemon.stop();
+}
+
 #[test]
 fn op1_a_table_that_is_no_outbox_is_not_to_be_migrated() {
     for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {

@@ -240,21 +240,23 @@ impl Statements {
         if self.has_no_places.load(Ordering::Relaxed) { &self.by_id } else { &self.by_place }
     }
 
-    /// Whether a claim failed because rows of this table cannot be named by their places; from then on it is by their ids.
-    fn turned_out(&self, error: &sqlx::Error) -> bool {
-        let Some(error) = error.as_database_error() else { return false };
-        let says = |code, word| error.code().is_some_and(|c| c == code) && error.message().contains(word);
-        // No text for a place; no such column.
-        let has_no_places =
-            says("22P02", "made of several tables") || says("42703", "ctid") || says("42703", "tableoid");
-        if has_no_places && !self.has_no_places.swap(true, Ordering::Relaxed) {
-            tracing::info!(
-                reason = error.message(),
-                "claims of this table name rows by their ids, which costs a little more"
-            );
+    /// It has turned out how claims have to name rows in this table.
+    fn are_claimed_by_id(&self, reason: &sqlx::Error) {
+        if !self.has_no_places.swap(true, Ordering::Relaxed) {
+            tracing::info!(%reason, "claims of this table name rows by their ids, which costs a little more");
         }
-        has_no_places
     }
+}
+
+/// Whether a claim failed because rows of this table cannot be named by their places, or not by this account.
+fn names_no_places(error: &sqlx::Error) -> bool {
+    let Some(error) = error.as_database_error() else { return false };
+    let says = |code, word| error.code().is_some_and(|c| c == code) && error.message().contains(word);
+    // No text for a place; no such column; a place is for who may read all of a row, not for who may read some columns of it.
+    says("22P02", "made of several tables")
+        || says("42703", "ctid")
+        || says("42703", "tableoid")
+        || says("42501", "")
 }
 
 /// Leases up to a batch of rows and reads them.
@@ -264,8 +266,13 @@ pub(super) async fn claim(
     claim: &Claim,
 ) -> sqlx::Result<ClaimedBatch> {
     let holder = claim.worker.next_holder();
-    let (mut batch, undecodable) = match claim_once(pool, statements, claim, &holder).await {
-        Err(error) if statements.turned_out(&error) => claim_once(pool, statements, claim, &holder).await?,
+    let naming = statements.naming();
+    let (mut batch, undecodable) = match claim_once(pool, statements, naming, claim, &holder).await {
+        Err(error) if names_no_places(&error) => {
+            let claimed = claim_once(pool, statements, &statements.by_id, claim, &holder).await?;
+            statements.are_claimed_by_id(&error);
+            claimed
+        }
         answered => answered?,
     };
     batch.mark = batch.mark.or(claim.after);
@@ -280,10 +287,10 @@ pub(super) async fn claim(
 async fn claim_once(
     pool: &PgPool,
     statements: &Statements,
+    naming: &Naming,
     claim: &Claim,
     holder: &Arc<str>,
 ) -> sqlx::Result<(ClaimedBatch, Vec<Buried>)> {
-    let naming = statements.naming();
     let Claims { all, only, except } =
         if claim.after.is_some() { &naming.claim_after } else { &naming.claim };
     let mut query = sqlx::query(statements.plans.of(claim.topics.choose([all, only, except])))
