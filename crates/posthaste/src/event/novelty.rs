@@ -29,6 +29,6 @@ impl PartialEq for Novelty {
 
 impl Eq for Novelty {}
 
-/// Who has this writes the event at once, and shows it to nobody before.
-#[derive(Debug, Clone, Copy)]
+/// Who is shown this writes the event at once, and shows it to nobody before.
+#[derive(Debug)]
 pub struct ToWrite(pub(crate) ());

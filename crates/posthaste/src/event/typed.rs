@@ -56,7 +56,7 @@ pub trait IntoEvent {
 
     /// The same, for whoever writes it at once and shows it to nobody before.
     #[doc(hidden)]
-    fn into_event_to_write(self, rules: &EventRules, _: ToWrite) -> Result<Event>
+    fn into_event_to_write(self, rules: &EventRules, _: &ToWrite) -> Result<Event>
     where
         Self: Sized,
     {
@@ -76,7 +76,7 @@ impl IntoEvent for EventBuilder {
         self.build_by(rules)
     }
 
-    fn into_event_to_write(self, rules: &EventRules, _: ToWrite) -> Result<Event> {
+    fn into_event_to_write(self, rules: &EventRules, _: &ToWrite) -> Result<Event> {
         self.build_to_write(rules)
     }
 }
@@ -86,7 +86,7 @@ impl<T: TypedEvent> IntoEvent for T {
         self.to_event()?.build_by(rules)
     }
 
-    fn into_event_to_write(self, rules: &EventRules, _: ToWrite) -> Result<Event> {
+    fn into_event_to_write(self, rules: &EventRules, _: &ToWrite) -> Result<Event> {
         self.to_event()?.build_to_write(rules)
     }
 }

@@ -121,7 +121,7 @@ impl<B: Backend> Outbox<B> {
         transaction: &mut T,
         event: impl IntoEvent,
     ) -> Result<Enqueued> {
-        let event = event.into_event_to_write(&self.inner.rules, ToWrite(()))?;
+        let event = event.into_event_to_write(&self.inner.rules, &ToWrite(()))?;
         let id = event.id;
         let answers = self.write(transaction, vec![event]).await?;
         Ok(answers.into_iter().next().unwrap_or_else(|| Enqueued::suppressed(id)))
@@ -137,7 +137,7 @@ impl<B: Backend> Outbox<B> {
     {
         let events = events
             .into_iter()
-            .map(|event| event.into_event_to_write(&self.inner.rules, ToWrite(())))
+            .map(|event| event.into_event_to_write(&self.inner.rules, &ToWrite(())))
             .collect::<Result<Vec<_>>>()?;
         self.write(transaction, events).await
     }

@@ -73,7 +73,9 @@ mod tests {
 
     #[tokio::test]
     async fn en6_what_has_ended_or_panicked_does_not_go_on() {
-        assert_eq!(Unbroken::new(async { 1 }).await, 1);
+        let mut ends = Unbroken::new(async { 1 });
+        assert_eq!((&mut ends).await, 1);
+        assert!(ends.rest.is_none());
         let mut panics = Unbroken::new(async { panic!("on purpose") });
         assert!(AssertUnwindSafe(&mut panics).catch_unwind().await.is_err());
         assert!(panics.rest.is_none());
