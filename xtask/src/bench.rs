@@ -29,11 +29,12 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     if arguments.iter().any(|argument| ["-h", "--help"].contains(&argument.as_str())) {
         return ended(command);
     }
-    let containers = install::ensure()?;
+    let engines = [&Postgres as &dyn Engine, &MariaDb];
+    let containers = install::ensure_servers(&engines.map(Engine::name))?;
     if let Some(first) = containers.first() {
         bail!("{first} would run in a container, which is measured with it: install its programs");
     }
-    for engine in [&Postgres as &dyn Engine, &MariaDb] {
+    for engine in engines {
         let account = engine.account()?;
         let programs = engine.programs()?;
         let home = Home::choose(layout, &format!("bench-{}", engine.name()), None, &account)?;

@@ -35,7 +35,19 @@ install "$@" || { apt-get update -q && install "$@"; }
 /// Makes sure that every program is there and returns the servers that have to run in a container
 /// because theirs cannot be had.
 pub(crate) fn ensure() -> Result<Vec<&'static str>> {
-    let mut missing = program::missing();
+    ensure_of(&program::ALL)
+}
+
+/// The same of the programs that these servers need.
+pub(crate) fn ensure_servers(names: &[&str]) -> Result<Vec<&'static str>> {
+    let of_them = |program: &Program| program.server.is_some_and(|server| names.contains(&server));
+    let needed: Vec<Program> = program::ALL.into_iter().filter(of_them).collect();
+    ensure_of(&needed)
+}
+
+fn ensure_of(needed: &[Program]) -> Result<Vec<&'static str>> {
+    let look = || needed.iter().copied().filter(Program::is_missing).collect::<Vec<_>>();
+    let mut missing = look();
     if missing.is_empty() {
         return Ok(Vec::new());
     }
@@ -60,7 +72,7 @@ pub(crate) fn ensure() -> Result<Vec<&'static str>> {
                 String::from_utf8_lossy(&output.stderr)
             );
         }
-        missing = program::missing();
+        missing = look();
     }
     let containers = replaceable(&missing);
     match containers {
@@ -103,7 +115,7 @@ fn advice(missing: &[Program]) -> String {
     brew.sort_unstable();
     brew.dedup();
     format!(
-        "the tests need programs that are missing and cannot be installed from here: {}\n  \
+        "programs are missing that are needed and cannot be installed from here: {}\n  \
          Debian, Ubuntu:  sudo apt-get install {}\n  \
          macOS:           brew install {}\n  \
          elsewhere:       the packages of PostgreSQL, MariaDB, NATS and SQLite, servers and clients\n  \

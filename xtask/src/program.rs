@@ -47,10 +47,11 @@ const fn client(name: &'static str, debian: &'static str, brew: &'static str) ->
     Program { name, debian, brew, server: None }
 }
 
-/// The programs of [`ALL`] that are not on this machine.
-pub(crate) fn missing() -> Vec<Program> {
-    let directories = directories();
-    ALL.into_iter().filter(|program| pick(program.name, &directories).is_none()).collect()
+impl Program {
+    /// Whether this machine does not have it.
+    pub(crate) fn is_missing(&self) -> bool {
+        pick(self.name, &directories()).is_none()
+    }
 }
 
 /// The path of a program, or an error that names it.

@@ -56,16 +56,16 @@ impl Figure {
     }
 
     /// How much better this is than another: 2 is twice as good, whichever way is better. The middle of the ratios of what was measured
-    /// one soon after the other, so that an hour in which the machine is slow is nobody's; if one of them has failed at times, the
+    /// in the same round, so that a time in which the machine is slow is nobody's; if one of them has failed in any of the rounds, the
     /// ratio of the medians.
-    pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
+    pub(crate) fn ratio_to(&self, other: &Self, rounds: usize) -> f64 {
         let ratio = |mine: f64, theirs: f64| match self.better {
             // Nothing at all is as good as nothing at all.
             _ if mine == theirs => 1.0,
             Better::More => mine / theirs,
             Better::Less => theirs / mine,
         };
-        if self.values.len() != other.values.len() {
+        if self.values.len() != rounds || other.values.len() != rounds {
             return ratio(self.median(), other.median());
         }
         let ratios: Vec<f64> =
@@ -176,7 +176,8 @@ impl Ratios {
         };
         let peer = best(&|_| true);
         let lease_peer = best(&|other| other.way.leases()).filter(|_| figure.way.leases());
-        let ratio = |other: &Figure| figure.ratio_to(other);
+        let rounds = case.iter().map(|one| one.values.len()).max().unwrap_or(0);
+        let ratio = |other: &Figure| figure.ratio_to(other, rounds);
         Self {
             limit: limit.map(|limit| ratio(limit)),
             peer: peer.map(ratio),
@@ -244,10 +245,10 @@ mod tests {
     fn a_ratio_says_how_much_better() {
         let slow = figure(Class::Peer, Way::Lease, Better::More, &[50.0, 40.0, 60.0]);
         let fast = figure(Class::Posthaste, Way::Lease, Better::More, &[100.0]);
-        assert_eq!(fast.ratio_to(&slow), 2.0);
+        assert_eq!(fast.ratio_to(&slow, 3), 2.0);
         let slow = figure(Class::Peer, Way::Lease, Better::Less, &[4.0]);
         let fast = figure(Class::Posthaste, Way::Lease, Better::Less, &[1.0]);
-        assert_eq!(fast.ratio_to(&slow), 4.0);
+        assert_eq!(fast.ratio_to(&slow, 1), 4.0);
         assert_eq!(figure(Class::Peer, Way::Lease, Better::More, &[2.0, 1.0, 3.0]).spread(), (1.0, 3.0));
     }
 
@@ -256,8 +257,10 @@ mod tests {
         // By the medians it would be 2. The machine was slow in the second round.
         let one = figure(Class::Posthaste, Way::Lease, Better::More, &[100.0, 30.0, 120.0]);
         let other = figure(Class::Peer, Way::Lease, Better::More, &[50.0, 20.0, 100.0]);
-        assert_eq!(one.ratio_to(&other), 1.5);
-        assert_eq!(other.ratio_to(&one), 1.0 / 1.5);
+        assert_eq!(one.ratio_to(&other, 3), 1.5);
+        assert_eq!(other.ratio_to(&one, 3), 1.0 / 1.5);
+        // Each has failed once, nobody knows in which round.
+        assert_eq!(one.ratio_to(&other, 4), 2.0);
     }
 
     #[test]
