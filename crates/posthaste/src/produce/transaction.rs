@@ -116,6 +116,7 @@ impl<DB: Sql> Outbox<DB> {
             at_end: AtEnd::default(),
             touched: false,
             disturbed: false,
+            concerned: false,
         })
     }
 }
@@ -143,6 +144,8 @@ pub struct OutboxTransaction<DB: Backend + Database> {
     touched: bool,
     /// Whether anything else may have run on it since the first leased row was written.
     disturbed: bool,
+    /// Whether an event or an inbox was to be written in it.
+    concerned: bool,
 }
 
 /// What was written to one outbox.
@@ -178,6 +181,12 @@ impl<DB: Backend + Database> DerefMut for OutboxTransaction<DB> {
 }
 
 impl<DB: Backend + Database> OutboxTransaction<DB> {
+    /// An event or an inbox is going to be written; answers with what was known of the connection before.
+    fn begin_writing(&mut self) -> bool {
+        self.concerned = true;
+        self.doubt()
+    }
+
     /// Something is going to run on the connection; answers with what was known of it before.
     fn doubt(&mut self) -> bool {
         self.touched = true;
@@ -196,7 +205,8 @@ impl<DB: Sql> OutboxTransaction<DB> {
     /// Commits; then events go to the relay that has them leased, and relays are woken for the others.
     ///
     /// On PostgreSQL it fails if a statement has failed before: that has aborted the transaction, and its
-    /// commit is a rollback. If it fails because the connection broke, the transaction may have committed all
+    /// commit is a rollback. (A transaction in which nothing was to be enqueued is committed as by sqlx, which does not
+    /// tell.) If it fails because the connection broke, the transaction may have committed all
     /// the same: its events are then delivered when they are claimed.
     pub async fn commit(mut self) -> Result<()> {
         self.verify().await?;
@@ -249,7 +259,8 @@ impl<DB: Sql> OutboxTransaction<DB> {
                 asked = true;
             }
         }
-        if self.touched && !asked {
+        // What has nothing to do with the outbox is committed as it would be without it.
+        if self.touched && self.concerned && !asked {
             DB::probe(&mut self.transaction, self.outbox.store()).await?;
         }
         // A nested transaction that is cancelled while it begins takes this one with it.
@@ -276,14 +287,14 @@ impl<DB: Sql> Enqueue<DB> for OutboxTransaction<DB> {}
 
 impl<DB: Sql> sealed::Transaction<DB> for OutboxTransaction<DB> {
     async fn insert(&mut self, store: &DB::Store, events: &[Event]) -> Result<Vec<Enqueued>> {
-        let before = self.doubt();
+        let before = self.begin_writing();
         let answers = DB::insert(&mut self.transaction, store, events).await?;
         self.trust(before);
         Ok(answers)
     }
 
     async fn receive(&mut self, inbox: &DB::Inbox, consumer: &str, id: Uuid) -> Result<bool> {
-        let before = self.doubt();
+        let before = self.begin_writing();
         let first = DB::receive(&mut self.transaction, inbox, consumer, id).await?;
         self.trust(before);
         Ok(first)
@@ -312,7 +323,7 @@ impl<DB: Sql> sealed::Transaction<DB> for OutboxTransaction<DB> {
             leases.push(leased.then_some(BirthLease { holder: &holder, length }));
         }
 
-        let before = self.doubt();
+        let before = self.begin_writing();
         let answers = DB::insert_leased(&mut self.transaction, outbox.store(), events, &leases).await?;
         let first = self.batches.iter().all(|batch| batch.hot.is_empty());
         self.trust(before && !first);

@@ -207,7 +207,7 @@ fn next(directory: &Directory) -> String {
         );
     } else {
         text += &format!(
-            "  {program} demo --keep shop --for 10s    and look at what it leaves with `events list`\n"
+            "  {program} demo --keep shop --for 10s    it leaves a database, and says how to look at it\n"
         );
     }
     text +=

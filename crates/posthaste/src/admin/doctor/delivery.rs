@@ -231,7 +231,7 @@ impl Look<'_> {
                 Check::DeadLetters,
                 Verdict::Warning,
                 format!("{}{newest}", many(stats.dead, "dead letter")),
-                "Mend what they died of, then replay them, or discard them: `posthaste dead list`, `dead replay`, `dead discard`.",
+                "Mend what they died of, then replay them, or discard them: `posthaste dead list`, `dead replay --all`, `dead discard`.",
             )
             .page("guides/retries"),
         );

@@ -377,5 +377,12 @@ async fn en6_a_begun_transaction_costs_no_more_statements(db: &Db) {
         let (committed, texts) = statements::texts(tx.commit()).await;
         committed.unwrap();
         assert_eq!(texts.len(), if db.kind() == Kind::Postgres { 2 } else { 1 }, "{texts:?}");
+
+        // But not where nothing was enqueued.
+        let mut tx = sql.outbox.begin().await.unwrap();
+        sqlx::query("INSERT INTO business (n) VALUES (3)").execute(&mut *tx).await.unwrap();
+        let (committed, texts) = statements::texts(tx.commit()).await;
+        committed.unwrap();
+        assert_eq!(texts, ["COMMIT"]);
     });
 }
