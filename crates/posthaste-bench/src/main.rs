@@ -30,16 +30,16 @@ use server::Postgres;
 struct Arguments {
     /// What to measure; everything unless something is named.
     scenarios: Vec<Scenario>,
-    /// Short and once, to see that everything works: about three minutes.
+    /// Short and once, to see that everything works: about four minutes.
     #[arg(long)]
     quick: bool,
-    /// Only contenders whose name holds this; more than once for several.
+    /// Only the contender of this name, or all whose names hold it; more than once for several.
     #[arg(long = "contender", value_name = "NAME")]
     contenders: Vec<String>,
-    /// Of the drain, only the cases with batches of this size; more than once for several.
+    /// Of the drain, with batches of this size instead of the usual ones; more than once for several.
     #[arg(long = "batch", value_name = "EVENTS")]
     batches: Vec<usize>,
-    /// Of the drain, only the cases with so many workers; more than once for several.
+    /// Of the drain, with so many workers instead of the usual numbers; more than once for several.
     #[arg(long)]
     workers: Vec<usize>,
     /// How often everything is measured; 3, or 1 if it is to be quick.
@@ -126,7 +126,11 @@ fn named(names: &[String]) -> Result<Vec<Box<dyn Contender>>> {
         let known: Vec<&str> = all.iter().map(|one| one.name()).collect();
         bail!("the contender `{unknown}` is unknown; known are: {}", known.join("; "));
     }
-    all.retain(|one| names.is_empty() || names.iter().any(|name| one.name().contains(name)));
+    let known: Vec<&str> = all.iter().map(|one| one.name()).collect();
+    let meant = |name: &String, one: &str| {
+        if known.contains(&name.as_str()) { one == name } else { one.contains(name) }
+    };
+    all.retain(|one| names.is_empty() || names.iter().any(|name| meant(name, one.name())));
     Ok(all)
 }
 
@@ -163,6 +167,8 @@ mod tests {
         let error = named(&["no such".to_owned()]).err().map(|error| error.to_string()).unwrap();
         assert!(error.contains("`no such`") && error.contains("posthaste stream"), "{error}");
         let streams = named(&["stream".to_owned()]).unwrap();
-        assert!(!streams.is_empty() && streams.iter().all(|one| one.name().contains("stream")));
+        assert!(streams.len() > 1 && streams.iter().all(|one| one.name().contains("stream")));
+        let pgmq = named(&["pgmq".to_owned()]).unwrap();
+        assert_eq!(pgmq.iter().map(|one| one.name()).collect::<Vec<_>>(), ["pgmq"]);
     }
 }

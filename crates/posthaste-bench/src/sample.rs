@@ -17,6 +17,10 @@ pub(crate) const TOPIC: &str = "order.placed.v1";
 /// How many aggregates there are.
 pub(crate) const AGGREGATES: u64 = 1000;
 
+pub(crate) const CUSTOMER: &str = "Ada Lovelace";
+pub(crate) const CURRENCY: &str = "EUR";
+pub(crate) const TOTAL: &str = "9.90";
+
 const TAIL: &str = r#","customer":"Ada Lovelace","currency":"EUR","total":"9.90","note":""#;
 
 /// One event.
@@ -36,11 +40,13 @@ impl Sample {
 
     /// JSON text of [`BYTES`] bytes that begins with its number.
     pub(crate) fn payload(&self) -> String {
-        let mut payload = format!("{{\"n\":{}{TAIL}", self.number);
-        let filled = BYTES.saturating_sub(payload.len() + 2);
-        payload.extend(std::iter::repeat_n('x', filled));
-        payload.push_str("\"}");
-        payload
+        format!("{{\"n\":{}{TAIL}{}\"}}", self.number, self.note())
+    }
+
+    /// What fills it up.
+    pub(crate) fn note(&self) -> String {
+        let digits = self.number.checked_ilog10().map_or(1, |digits| digits as usize + 1);
+        "x".repeat(BYTES.saturating_sub(r#"{"n":"#.len() + digits + TAIL.len() + 2))
     }
 }
 

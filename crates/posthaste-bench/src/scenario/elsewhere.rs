@@ -76,7 +76,9 @@ async fn run(bench: &mut Bench, scenario: Scenario, place: &Place, connections: 
     let slice = bench.pick(Duration::from_millis(300), Duration::from_secs(3));
     let backlog = bench.pick(5_000, 50_000);
     for run in 0..bench.runs {
-        for (at, (name, class, way, writer, lanes)) in WAYS.into_iter().enumerate() {
+        let mut ways = WAYS.into_iter().enumerate().collect::<Vec<_>>();
+        ways.rotate_left(run % WAYS.len());
+        for (at, (name, class, way, writer, lanes)) in ways {
             let shop = place.shop(&format!("run_{run}_{at}"), writer, lanes).await?;
             let mut all = Vec::new();
             for events in [0, 1, 10] {

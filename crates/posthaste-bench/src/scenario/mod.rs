@@ -87,7 +87,7 @@ pub(crate) struct Bench {
     pub(crate) contenders: Vec<Box<dyn Contender>>,
     /// Short and once, to see that everything works.
     pub(crate) quick: bool,
-    /// The batches and workers that a drain is asked about; all of its own if none is named.
+    /// The batches and workers that a drain is asked about instead of the usual ones.
     pub(crate) batches: Vec<usize>,
     pub(crate) workers: Vec<usize>,
     pub(crate) runs: usize,

@@ -164,7 +164,7 @@ impl Producer for Orders {
         let mut transaction = self.pool.begin().await?;
         sqlx_0_8::query(INSERT_ORDER).bind(customer).execute(&mut *transaction).await?;
         if let [event] = events {
-            awa::insert_with(&mut *transaction, &Event(Payload::of(event)?), options()).await?;
+            awa::insert_with(&mut *transaction, &Event(Payload::of(event)), options()).await?;
         } else if !events.is_empty() {
             let jobs = events.iter().map(params).collect::<Result<Vec<_>>>()?;
             awa::insert_many(&mut *transaction, &jobs).await?;

@@ -204,7 +204,7 @@ impl Producer for Orders {
         let mut op = DbOp::init(&self.pool).await?;
         sqlx_0_8::query(INSERT_ORDER).bind(customer).execute(&mut **op.tx_mut()).await?;
         if !events.is_empty() {
-            let payloads = events.iter().map(Payload::of).collect::<Result<Vec<_>>>()?;
+            let payloads = events.iter().map(Payload::of).collect::<Vec<_>>();
             self.shared.outbox.publish_all_persisted(&mut op, payloads).await?;
         }
         op.commit().await?;

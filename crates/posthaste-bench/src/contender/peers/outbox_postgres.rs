@@ -125,7 +125,7 @@ impl Producer for Orders {
         sqlx_0_8::query(INSERT_ORDER).bind(customer).execute(&mut *transaction).await?;
         for event in events {
             self.service
-                .add_event(TOPIC, Payload::of(event)?, None, &mut *transaction)
+                .add_event(TOPIC, Payload::of(event), None, &mut *transaction)
                 .await
                 .map_err(fault)?;
         }

@@ -25,8 +25,11 @@ const QUEUE: &str = "events";
 /// Longer than any batch takes.
 const VISIBILITY: i32 = 60;
 
-/// How long one statement waits for messages, looking as often as it does by default (each 100 ms).
+/// How long one statement waits for messages.
 const WAIT: Duration = Duration::from_secs(1);
+
+/// How often that looks: as often as posthaste where it is polled, and not each 250 ms as by default.
+const LOOKS: Duration = Duration::from_millis(100);
 
 /// What becomes of a message that was delivered.
 #[derive(Clone, Copy)]
@@ -110,7 +113,7 @@ async fn work(queue: PGMQueueExt, after: Pgmq, batch: i32, seen: Seen, stopped: 
         let mut messages: Vec<Message<Payload>> = queue.read_batch(QUEUE, VISIBILITY, batch).await?;
         if messages.is_empty() {
             messages = queue
-                .read_batch_with_poll(QUEUE, VISIBILITY, batch, Some(WAIT), None)
+                .read_batch_with_poll(QUEUE, VISIBILITY, batch, Some(WAIT), Some(LOOKS))
                 .await?
                 .unwrap_or_default();
         }
@@ -141,9 +144,9 @@ impl Producer for Orders {
         let mut transaction = self.pool.begin().await?;
         sqlx_0_8::query(INSERT_ORDER).bind(customer).execute(&mut *transaction).await?;
         if let [event] = events {
-            self.queue.send_with_cxn(QUEUE, &Payload::of(event)?, &mut *transaction).await?;
+            self.queue.send_with_cxn(QUEUE, &Payload::of(event), &mut *transaction).await?;
         } else if !events.is_empty() {
-            let messages = events.iter().map(Payload::of).collect::<Result<Vec<_>>>()?;
+            let messages = events.iter().map(Payload::of).collect::<Vec<_>>();
             self.queue.send_batch_with_cxn(QUEUE, &messages, &mut *transaction).await?;
         }
         transaction.commit().await?;
