@@ -28,6 +28,7 @@ use super::line::{Admitted, Company, Lines};
 use super::order::{Key, Turn};
 use super::publish::{Answer, Answers, Broken, publish};
 use super::renew::Held;
+use super::rush::Rush;
 use super::slots::Slot;
 use super::verdict::{Ending, Ran};
 use crate::dispatch::redact;
@@ -46,6 +47,11 @@ const LOOKS: Duration = Duration::from_millis(100);
 
 /// Most events straight from their commits that are taken at once.
 const MOST_HOT: usize = 1024;
+
+/// How many transactions these come from: each leases its events under a name of its own, and hands them over together.
+fn transactions(committed: &[HotEvent]) -> usize {
+    committed.chunk_by(|one, next| one.lease.holder() == next.lease.holder()).count()
+}
 
 /// A job and how it ended, on its way to be settled.
 pub(super) struct Ended {
@@ -126,6 +132,7 @@ impl Dispatcher {
         let mut breakers = self.engine.breakers_changed.subscribe();
         let mut was_leading = true;
         let mut committed = Vec::new();
+        let mut rush = Rush::default();
         let mut looks = tokio::time::interval(LOOKS);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -144,10 +151,12 @@ impl Dispatcher {
             was_leading = now.leading;
             tokio::select! {
                 Some(jobs) = claimed.recv() => self.take(jobs).await,
-                1.. = hot.recv_many(&mut committed, MOST_HOT) => {
+                1.. = hot.recv_many(&mut committed, MOST_HOT), if !rush.is_on() => {
+                    rush.took(transactions(&committed), committed.len());
                     let jobs = committed.drain(..).map(|event| self.hot_job(event)).collect();
                     self.take(jobs).await;
                 }
+                () = rush.moment(), if rush.is_on() => {}
                 Some(ended) = self.running.join_next_with_id() => self.end(ended).await,
                 _ = looks.tick(), if self.engine.depths.waiting() > 0 => self.make_room().await,
                 _ = state.changed() => {}

@@ -53,6 +53,7 @@ mod publish;
 mod purge;
 mod renew;
 pub mod retry;
+mod rush;
 mod settings;
 mod settle;
 mod slots;
