@@ -48,11 +48,6 @@ const LOOKS: Duration = Duration::from_millis(100);
 /// Most events straight from their commits that are taken at once.
 const MOST_HOT: usize = 1024;
 
-/// How many transactions these come from: each leases its events under a name of its own, and hands them over together.
-fn transactions(committed: &[HotEvent]) -> usize {
-    committed.chunk_by(|one, next| one.lease.holder() == next.lease.holder()).count()
-}
-
 /// A job and how it ended, on its way to be settled.
 pub(super) struct Ended {
     pub(super) job: Job,
@@ -152,7 +147,7 @@ impl Dispatcher {
             tokio::select! {
                 Some(jobs) = claimed.recv() => self.take(jobs).await,
                 1.. = hot.recv_many(&mut committed, MOST_HOT), if !rush.is_on() => {
-                    rush.took(transactions(&committed), committed.len());
+                    rush.took(&committed);
                     let jobs = committed.drain(..).map(|event| self.hot_job(event)).collect();
                     self.take(jobs).await;
                 }

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::produce::gate::HotEvent;
+
 const MANY: usize = 4;
 const MOMENT: Duration = Duration::from_millis(1);
 
@@ -28,8 +30,13 @@ pub(super) struct Rush {
 }
 
 impl Rush {
-    /// So many events of so many transactions have been taken.
-    pub(super) fn took(&mut self, transactions: usize, events: usize) {
+    /// These have been taken. Each transaction leases its events under a name of its own, and hands them over together.
+    pub(super) fn took(&mut self, committed: &[HotEvent]) {
+        let transactions = committed.chunk_by(|one, next| one.lease.holder() == next.lease.holder());
+        self.count(transactions.count(), committed.len());
+    }
+
+    fn count(&mut self, transactions: usize, events: usize) {
         let now = Instant::now();
         if self.since.is_none_or(|since| now >= since + MOMENT) {
             *self = Self { since: Some(now), ..Self::default() };
@@ -62,7 +69,7 @@ mod tests {
     async fn re5_what_comes_one_by_one_never_waits() {
         let mut rush = Rush::default();
         for _ in 0..100 {
-            rush.took(1, 1);
+            rush.count(1, 1);
             assert!(!rush.is_on());
             tokio::time::advance(MOMENT / 2).await;
         }
@@ -72,7 +79,7 @@ mod tests {
     async fn re5_transactions_of_several_events_never_wait() {
         let mut rush = Rush::default();
         for _ in 0..100 {
-            rush.took(MANY, 10 * MANY);
+            rush.count(MANY, 10 * MANY);
             assert!(!rush.is_on());
         }
     }
@@ -82,7 +89,7 @@ mod tests {
         let mut rush = Rush::default();
         for event in 1..=MANY {
             assert!(!rush.is_on());
-            rush.took(1, 1);
+            rush.count(1, 1);
             assert_eq!(rush.is_on(), event == MANY);
         }
         let began = Instant::now();
@@ -90,10 +97,10 @@ mod tests {
         assert!(!rush.is_on());
         assert!(began.elapsed() <= 2 * MOMENT, "{:?}", began.elapsed());
         // It goes on for as long as many come in a moment.
-        rush.took(MANY, MANY);
+        rush.count(MANY, MANY);
         assert!(rush.is_on());
         rush.moment().await;
-        rush.took(1, 1);
+        rush.count(1, 1);
         assert!(!rush.is_on());
     }
 }
