@@ -72,8 +72,8 @@ pub(crate) trait Engine {
 }
 
 /// All servers.
-pub(crate) fn all() -> [&'static dyn Engine; 3] {
-    [&crate::postgres::Postgres, &crate::mariadb::MariaDb, &crate::nats::Nats]
+pub(crate) fn all() -> [&'static dyn Engine; 4] {
+    [&crate::postgres::Postgres, &crate::mysql::MySql, &crate::mariadb::MariaDb, &crate::nats::Nats]
 }
 
 /// The number in the first line of a pid file.
@@ -128,6 +128,13 @@ mod tests {
         );
         assert_eq!(
             urls[2],
+            (
+                "POSTHASTE_TEST_MARIADB_URL".to_owned(),
+                "mysql://posthaste:posthaste@127.0.0.1:5433/posthaste".to_owned()
+            )
+        );
+        assert_eq!(
+            urls[3],
             ("POSTHASTE_TEST_NATS_URL".to_owned(), "nats://posthaste:posthaste@127.0.0.1:5433".to_owned())
         );
     }

@@ -15,7 +15,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::account::Account;
 use crate::compose;
+use crate::layout::Layout;
 use crate::program::{self, Program};
+use crate::{mysql, unpacked};
 
 /// Runs as root with the packages as arguments.
 const SCRIPT: &str = r#"
@@ -34,8 +36,18 @@ install "$@" || { apt-get update -q && install "$@"; }
 
 /// Makes sure that every program is there and returns the servers that have to run in a container
 /// because theirs cannot be had.
-pub(crate) fn ensure() -> Result<Vec<&'static str>> {
-    ensure_of(&program::ALL)
+pub(crate) fn ensure(layout: &Layout) -> Result<Vec<&'static str>> {
+    let mut containers = ensure_of(&program::ALL)?;
+    if !mysql::is_there()
+        && let Err(error) = unpacked::unpack_mysql(layout)
+    {
+        if !compose::engine_answers() {
+            return Err(error);
+        }
+        println!("MySQL runs in a container: {error:#}");
+        containers.push("mysql");
+    }
+    Ok(containers)
 }
 
 /// The same of the programs that these servers need.

@@ -24,6 +24,7 @@ mod home;
 mod install;
 mod layout;
 mod mariadb;
+mod mysql;
 mod nats;
 mod postgres;
 mod process;
@@ -34,6 +35,7 @@ mod services;
 mod step;
 mod test;
 mod torture;
+mod unpacked;
 
 use std::process::ExitCode;
 

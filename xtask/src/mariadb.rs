@@ -46,7 +46,7 @@ impl Engine for MariaDb {
     }
 
     fn prefix(&self) -> &'static str {
-        "POSTHASTE_TEST_MYSQL"
+        "POSTHASTE_TEST_MARIADB"
     }
 
     fn scheme(&self) -> &'static str {

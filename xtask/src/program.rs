@@ -59,6 +59,11 @@ pub(crate) fn require(name: &str) -> Result<PathBuf> {
     pick(name, &directories()).with_context(|| format!("the program `{name}` is not installed"))
 }
 
+/// Every program of this name, in the order of preference.
+pub(crate) fn all_named(name: &str) -> Vec<PathBuf> {
+    directories().into_iter().map(|dir| dir.join(name)).filter(|path| is_executable(path)).collect()
+}
+
 /// `PATH` for the tests: as it is, and after it the directories of the clients that are not found
 /// in it.
 pub(crate) fn path() -> Result<OsString> {

@@ -24,7 +24,7 @@ use crate::{engine, install, server};
 /// The names of those that had not been up before go to `started`, also when another one fails.
 pub(crate) fn up(layout: &Layout, started: &mut Vec<&'static str>) -> Result<EnvFile> {
     let _lock = lock(layout)?;
-    let containers = install::ensure()?;
+    let containers = install::ensure(layout)?;
     let mut env = EnvFile::default();
     for engine in engine::all() {
         let name = engine.name();

@@ -29,7 +29,7 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     if arguments.iter().any(|argument| ["-h", "--help", "--check"].contains(&argument.as_str())) {
         return ended(command);
     }
-    let containers = install::ensure()?;
+    let containers = install::ensure(layout)?;
     if let [first, ..] = containers[..] {
         bail!(
             "{first} would run in a container, which cannot be killed and started again: install its programs"

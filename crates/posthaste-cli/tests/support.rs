@@ -352,7 +352,7 @@ fn client(arguments: &[&str], dir: &Dir, password: &str, sql: &str) -> String {
 pub(crate) fn server_url(kind: Kind) -> String {
     let variable = match kind {
         Kind::Postgres => "POSTHASTE_TEST_POSTGRES_URL",
-        Kind::MariaDb => "POSTHASTE_TEST_MYSQL_URL",
+        Kind::MariaDb => "POSTHASTE_TEST_MARIADB_URL",
         Kind::Sqlite => unreachable!("SQLite has no server"),
     };
     service(variable)

@@ -31,7 +31,7 @@ fn find(name: &str, variable: &str, build: &str) -> Result<PathBuf> {
     }
 }
 
-/// What is said of a server: `POSTGRES`, `MYSQL` or `NATS`.
+/// What is said of a server: `POSTGRES`, `MARIADB` or `NATS`.
 pub fn setting(server: &str, what: &str) -> Result<String> {
     let variable = format!("POSTHASTE_TEST_{server}_{what}");
     if let Ok(value) = std::env::var(&variable) {

@@ -28,6 +28,7 @@ CREATE TABLE torture_business (
 enum Kind {
     Postgres,
     MySql,
+    MariaDb,
     Sqlite,
 }
 
@@ -47,12 +48,13 @@ impl Place {
         let server = match kind {
             Kind::Postgres => url("POSTHASTE_TEST_POSTGRES_URL"),
             Kind::MySql => url("POSTHASTE_TEST_MYSQL_URL"),
+            Kind::MariaDb => url("POSTHASTE_TEST_MARIADB_URL"),
             Kind::Sqlite => String::new(),
         };
         let place = Self { kind, name, server, home };
         match kind {
             Kind::Postgres => place.on_server(format!("CREATE SCHEMA {}", place.name)).await,
-            Kind::MySql => place.on_server(format!("CREATE DATABASE {}", place.name)).await,
+            Kind::MySql | Kind::MariaDb => place.on_server(format!("CREATE DATABASE {}", place.name)).await,
             Kind::Sqlite => drop(std::fs::File::create(place.home.join("events.db")).unwrap()),
         }
         place.execute("relay-1", BUSINESS).await;
@@ -64,7 +66,7 @@ impl Place {
         let Self { name, server, home, .. } = self;
         match self.kind {
             Kind::Postgres => format!("{server}?options=-csearch_path%3D{name}&application_name={session}"),
-            Kind::MySql => format!("{}/{name}", server.rsplit_once('/').unwrap().0),
+            Kind::MySql | Kind::MariaDb => format!("{}/{name}", server.rsplit_once('/').unwrap().0),
             Kind::Sqlite => format!("sqlite://{}", home.join("events.db").display()),
         }
     }
@@ -81,7 +83,9 @@ impl Place {
         let sql = AssertSqlSafe(sql);
         let executed = match self.kind {
             Kind::Postgres => PgConnection::connect(url).await.unwrap().execute(sql).await.map(drop),
-            Kind::MySql => MySqlConnection::connect(url).await.unwrap().execute(sql).await.map(drop),
+            Kind::MySql | Kind::MariaDb => {
+                MySqlConnection::connect(url).await.unwrap().execute(sql).await.map(drop)
+            }
             Kind::Sqlite => SqliteConnection::connect(url).await.unwrap().execute(sql).await.map(drop),
         };
         executed.unwrap();
@@ -111,7 +115,7 @@ impl Place {
     async fn drop(self) {
         match self.kind {
             Kind::Postgres => self.on_server(format!("DROP SCHEMA {} CASCADE", self.name)).await,
-            Kind::MySql => self.on_server(format!("DROP DATABASE {}", self.name)).await,
+            Kind::MySql | Kind::MariaDb => self.on_server(format!("DROP DATABASE {}", self.name)).await,
             Kind::Sqlite => {}
         }
         std::fs::remove_dir_all(&self.home).unwrap();
@@ -143,6 +147,11 @@ macro_rules! on_every_database {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn mysql() {
                 super::$test(Kind::MySql).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn mariadb() {
+                super::$test(Kind::MariaDb).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -244,7 +253,7 @@ async fn pr2_what_happens_to_a_queues_events_is_recorded(kind: Kind) {
     assert_eq!(outcomes(&history), [(replayed, None)]);
     let session = match kind {
         Kind::Postgres => "relay-1",
-        Kind::MySql => "posthaste",
+        Kind::MySql | Kind::MariaDb => "posthaste",
         Kind::Sqlite => "",
     };
     let changes = changes_of(&history, |_| true);
@@ -307,7 +316,7 @@ async fn pr2_what_is_born_leased_is_recorded(kind: Kind) {
     let url = place.url("producer-1");
     let hot = match kind {
         Kind::Postgres => run!(Outbox::postgres(sqlx::PgPool::connect(&url).await.unwrap())),
-        Kind::MySql => run!(Outbox::mysql(sqlx::MySqlPool::connect(&url).await.unwrap())),
+        Kind::MySql | Kind::MariaDb => run!(Outbox::mysql(sqlx::MySqlPool::connect(&url).await.unwrap())),
         Kind::Sqlite => run!(Outbox::sqlite(sqlx::SqlitePool::connect(&url).await.unwrap())),
     };
     let history = place.history("queue").await;

@@ -8,7 +8,7 @@ use posthaste_torture::plan::Database;
 pub(crate) fn url(database: Database) -> String {
     match database {
         Database::Postgres => setting("POSTHASTE_TEST_POSTGRES_URL"),
-        Database::MariaDb => setting("POSTHASTE_TEST_MYSQL_URL"),
+        Database::MariaDb => setting("POSTHASTE_TEST_MARIADB_URL"),
         Database::Sqlite => String::new(),
     }
 }

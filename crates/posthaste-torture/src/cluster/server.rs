@@ -61,7 +61,7 @@ impl Engine {
     fn word(self) -> &'static str {
         match self {
             Self::Postgres => "POSTGRES",
-            Self::MariaDb => "MYSQL",
+            Self::MariaDb => "MARIADB",
             Self::Nats => "NATS",
         }
     }

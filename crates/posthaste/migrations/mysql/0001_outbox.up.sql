@@ -4,8 +4,8 @@ CREATE TABLE IF NOT EXISTS {table} (
     seq            BIGINT       NOT NULL AUTO_INCREMENT,
     id             BINARY(16)   NOT NULL DEFAULT (UNHEX(CONCAT(
                        LPAD(HEX(CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS UNSIGNED)), 12, '0'),
-                       '7', SUBSTR(MD5(CONCAT(UUID(), RAND())), 1, 3),
-                       HEX(8 + FLOOR(RAND() * 4)), SUBSTR(MD5(CONCAT(RAND(), UUID())), 1, 15)))),
+                       '7', SUBSTR(SHA2(CONCAT(UUID(), RAND()), 256), 1, 3),
+                       HEX(8 + FLOOR(RAND() * 4)), SUBSTR(SHA2(CONCAT(RAND(), UUID()), 256), 1, 15)))),
     created_at     DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     occurred_at    DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
     available_at   DATETIME(6)  NOT NULL DEFAULT (UTC_TIMESTAMP(6)),

@@ -130,6 +130,12 @@ mod postgres {
     suite!(Diesel<AsyncPgConnection>: a_lost_connection_is_said_to_be_lost);
 }
 
+mod mariadb {
+    use crate::sites::in_mariadb_site as in_site;
+
+    tests!(AsyncMysqlConnection);
+}
+
 mod mysql {
     tests!(AsyncMysqlConnection);
 

@@ -75,8 +75,10 @@ macro_rules! tests {
 
         #[tokio::test]
         async fn en2_a_closure_enqueues_with_the_reference_it_is_given() {
-            in_site::<$database>(async |site| a_closure_enqueues_with_the_reference_it_is_given(site).await)
-                .await;
+            in_site(async |site: &Site<$database>| {
+                a_closure_enqueues_with_the_reference_it_is_given(site).await
+            })
+            .await;
         }
     };
 }
@@ -84,6 +86,12 @@ macro_rules! tests {
 mod postgres {
     tests!(Postgres);
     suite!(SeaOrm<Postgres>: a_lost_connection_is_said_to_be_lost);
+}
+
+mod mariadb {
+    use crate::sites::in_mariadb_site as in_site;
+
+    tests!(MySql);
 }
 
 mod mysql {

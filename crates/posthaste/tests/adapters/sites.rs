@@ -67,6 +67,16 @@ pub async fn in_site<B: Place>(test: impl AsyncFnOnce(&Site<B>)) {
     outcome.unwrap_or_else(|panic| resume_unwind(panic));
 }
 
+tokio::task_local! {
+    /// Environment variable with the URL of the server that sites of MySQL's dialect are on, if it is not MySQL.
+    static SERVER: &'static str;
+}
+
+/// The same in a site on MariaDB.
+pub async fn in_mariadb_site(test: impl AsyncFnOnce(&Site<MySql>)) {
+    SERVER.scope("POSTHASTE_TEST_MARIADB_URL", in_site(test)).await;
+}
+
 impl Place for Postgres {
     async fn open(name: String) -> Site<Self> {
         let url = url("POSTHASTE_TEST_POSTGRES_URL");
@@ -106,7 +116,7 @@ impl Place for Postgres {
 
 impl Place for MySql {
     async fn open(name: String) -> Site<Self> {
-        let url = url("POSTHASTE_TEST_MYSQL_URL");
+        let url = url(SERVER.try_get().unwrap_or("POSTHASTE_TEST_MYSQL_URL"));
         let pool = MySqlPoolOptions::new().max_connections(3).connect(&url).await.unwrap();
         pool.execute(AssertSqlSafe(format!("CREATE DATABASE {name}"))).await.unwrap();
         let outbox = Outbox::mysql(pool.clone()).table(format!("{name}.outbox")).build().unwrap();

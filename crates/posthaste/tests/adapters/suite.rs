@@ -59,7 +59,7 @@ macro_rules! suite {
     ($client:ty: $($test:ident)+) => {
         $(#[tokio::test]
         async fn $test() {
-            $crate::sites::in_site(async |site| $crate::suite::$test::<$client>(site).await).await;
+            in_site(async |site| $crate::suite::$test::<$client>(site).await).await;
         })+
     };
 }

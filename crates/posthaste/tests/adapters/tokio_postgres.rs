@@ -3,7 +3,7 @@
 use ::tokio_postgres::{Client, NoTls, Transaction};
 use sqlx::Postgres;
 
-use super::sites::Site;
+use super::sites::{Site, in_site};
 use super::suite::{self, End};
 
 struct TokioPostgres(Client);

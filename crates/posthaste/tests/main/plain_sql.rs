@@ -29,7 +29,7 @@ fn client(db: &Db, sql: &str) -> Output {
             command.args([&db.url(), "--no-psqlrc", "--set=ON_ERROR_STOP=1", "--quiet", "--command", sql]);
             command
         }
-        Kind::MySql => {
+        Kind::MySql | Kind::MariaDb => {
             let url = db.url();
             let options: MySqlConnectOptions = url.parse().unwrap();
             let mut command = Command::new("mariadb");

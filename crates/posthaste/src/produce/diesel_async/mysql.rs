@@ -19,7 +19,7 @@ use crate::produce::values::{Value, row};
 use crate::store::columns::Columns;
 use crate::store::errors::{message, of_constraint};
 use crate::store::insert::{Insert, Named, insert};
-use crate::store::mysql::insert::Statements;
+use crate::store::mysql::insert::{Reading, Statements};
 use crate::store::{Enqueued, MySqlInbox, MySqlStore, TableName};
 
 /// The connection that the closure of `transaction` is given. Outside of one nothing is written, and the error's
@@ -67,15 +67,25 @@ impl Insert for Client<'_> {
         if written(sql, self.connection, &self.statements.table).await? {
             return Ok(events.iter().map(named).collect());
         }
-        // One of them is a duplicate and none was written: find out which, one at a time.
+        // One of them is a duplicate and none was written. Those whose first one is committed are not inserted again: under
+        // REPEATABLE READ, MySQL locks the end of the table for each insert that fails, and two producers that insert behind
+        // such locks are a deadlock.
+        let committed = self.find(Reading::Committed, &events.iter().collect::<Vec<_>>()).await?;
         let mut named = Vec::with_capacity(events.len());
-        for event in events {
+        for event in events.iter().filter(|event| committed.iter().all(|row| row.wanted != event.id)) {
             named.append(&mut self.insert_one(event).await?);
         }
         Ok(named)
     }
 
     async fn find_first(&mut self, events: &[&Columns<'_>]) -> Result<Vec<Named>> {
+        self.find(Reading::Locked, events).await
+    }
+}
+
+impl Client<'_> {
+    /// Finds the row that has an event's id, else the one that has its dedupe key.
+    async fn find(&mut self, reading: Reading, events: &[&Columns<'_>]) -> Result<Vec<Named>> {
         let mut found = Vec::with_capacity(events.len());
         for event in events {
             let params = [
@@ -84,7 +94,7 @@ impl Insert for Client<'_> {
                 Value::Text(Some(event.namespace.into())),
                 Value::Text(Some(event.topic.into())),
             ];
-            let rows = Sql::<_, (Binary, BigInt)>::new(self.statements.first.text(), &params)
+            let rows = Sql::<_, (Binary, BigInt)>::new(self.statements.of(reading).text(), &params)
                 .load::<(Vec<u8>, i64)>(self.connection)
                 .await
                 .map_err(|error| classify(error, &self.statements.table))?;

@@ -11,7 +11,7 @@ use crate::produce::values::{self, row};
 use crate::store::columns::Columns;
 use crate::store::insert::{Insert, Named, insert};
 use crate::store::mysql::errors::{classify, is_duplicate};
-use crate::store::mysql::insert::Statements;
+use crate::store::mysql::insert::{Reading, Statements};
 use crate::store::{Enqueued, MySqlInbox, MySqlStore, TableName};
 
 pub(super) async fn insert_events(
@@ -66,29 +66,37 @@ impl Insert for Client<'_> {
         if self.unless_duplicate(written)?.is_some() {
             return Ok(events.iter().map(named).collect());
         }
-        // One of them is a duplicate and none was written: find out which, one at a time.
+        // One of them is a duplicate and none was written. Those whose first one is committed are not inserted again: under
+        // REPEATABLE READ, MySQL locks the end of the table for each insert that fails, and two producers that insert behind
+        // such locks are a deadlock.
+        let committed = self.find(Reading::Committed, &events.iter().collect::<Vec<_>>()).await?;
         let mut named = Vec::with_capacity(events.len());
-        for event in events {
+        for event in events.iter().filter(|event| committed.iter().all(|row| row.wanted != event.id)) {
             named.append(&mut self.insert_one(event).await?);
         }
         Ok(named)
     }
 
     async fn find_first(&mut self, events: &[&Columns<'_>]) -> Result<Vec<Named>> {
+        self.find(Reading::Locked, events).await
+    }
+}
+
+impl Client<'_> {
+    /// Finds the row that has an event's id, else the one that has its dedupe key.
+    async fn find(&mut self, reading: Reading, events: &[&Columns<'_>]) -> Result<Vec<Named>> {
         let mut found = Vec::with_capacity(events.len());
         for event in events {
             let values =
                 [stored_id(event.id), event.dedupe_key.into(), event.namespace.into(), event.topic.into()];
-            let rows = self.transaction.query(self.statements.first.text(), values).await;
+            let rows = self.transaction.query(self.statements.of(reading).text(), values).await;
             for row in rows.map_err(|error| self.error(error))? {
                 found.push(self.found(event, &row)?);
             }
         }
         Ok(found)
     }
-}
 
-impl Client<'_> {
     fn unless_duplicate(&self, written: Result<ExecResult, SqlxError>) -> Result<Option<ExecResult>> {
         match written {
             Ok(done) => Ok(Some(done)),

@@ -17,7 +17,10 @@ pub(crate) fn classify(error: SqlxError, table: &TableName) -> Error {
     };
     let kind = of_constraint(kind, &said);
     let said = match kind {
-        ErrorKind::PayloadNotJson => format!("{said}; MariaDB also refuses more than 31 levels of nesting"),
+        ErrorKind::PayloadNotJson => format!(
+            "{said}; MariaDB also refuses more than 31 levels of nesting, MySQL more than 100 and numbers that no 64-bit \
+             floating point number holds"
+        ),
         _ => said,
     };
     Error::new(kind.clone(), message(&kind, table, &said)).because(error)

@@ -17,12 +17,14 @@ use crate::store::{Count, Dialect, TableName};
 const SERVER: &str = "
 SELECT VERSION(), CAST(@@global.read_only AS CHAR), CAST(@@global.innodb_read_only AS CHAR), CURRENT_USER()";
 
-// The table's times are in the server's own time zone, the session's is its client's.
+// The table's times are in the server's own time zone, the session's is its client's. On MySQL, the table of connections in the
+// information schema fails (error 3854) while any connection executes a statement with bytes that are not UTF-8, such as
+// an id; the one in the performance schema does not, and MariaDB has none there.
 const TRANSACTIONS: &str = "
 SELECT CAST(t.trx_mysql_thread_id AS SIGNED), p.USER, p.COMMAND,
        TIMESTAMPDIFF(MICROSECOND, t.trx_started, CONVERT_TZ(NOW(), @@session.time_zone, 'SYSTEM'))
   FROM information_schema.INNODB_TRX AS t
-  LEFT JOIN information_schema.PROCESSLIST AS p ON p.ID = t.trx_mysql_thread_id
+  LEFT JOIN /*!50700 performance_schema.processlist */ /*M! information_schema.PROCESSLIST */ AS p ON p.ID = t.trx_mysql_thread_id
  WHERE t.trx_mysql_thread_id <> CONNECTION_ID()
  ORDER BY t.trx_started, 1 LIMIT ?";
 

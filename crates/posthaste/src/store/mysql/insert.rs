@@ -37,6 +37,13 @@ UNION ALL
 (SELECT id, seq FROM {table} WHERE dedupe_key = ? AND namespace = ? AND topic = ? LIMIT 1 LOCK IN SHARE MODE)
 LIMIT 1";
 
+// The same without locks, of what was committed before the transaction read for the first time.
+const COMMITTED: &str = "
+(SELECT id, seq FROM {table} WHERE id = ? LIMIT 1)
+UNION ALL
+(SELECT id, seq FROM {table} WHERE dedupe_key = ? AND namespace = ? AND topic = ? LIMIT 1)
+LIMIT 1";
+
 const LEASED: &str = "
 SELECT o.id, o.seq
   FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$[0]', holder VARCHAR(128) PATH '$[1]')) AS l
@@ -63,9 +70,19 @@ pub(crate) struct Statements {
     row_leased: Statement,
     pub(crate) one: Statement,
     one_leased: Statement,
-    pub(crate) first: Statement,
+    first: Statement,
+    committed: Statement,
     leased: Statement,
     unlease: Statement,
+}
+
+/// How the first of duplicates is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reading {
+    /// Without locks: rows that were committed before the transaction read for the first time.
+    Committed,
+    /// With a shared lock: rows that are committed now.
+    Locked,
 }
 
 impl Statements {
@@ -84,8 +101,17 @@ impl Statements {
             into_leased,
             row_leased,
             first: statement(FIRST),
+            committed: statement(COMMITTED),
             leased: statement(LEASED),
             unlease: statement(UNLEASE),
+        }
+    }
+
+    /// The statement that finds the first of duplicates.
+    pub(crate) fn of(&self, reading: Reading) -> &Statement {
+        match reading {
+            Reading::Committed => &self.committed,
+            Reading::Locked => &self.first,
         }
     }
 
@@ -141,18 +167,28 @@ impl Insert for Client<'_> {
         if self.unless_duplicate(written)?.is_some() {
             return Ok(events.iter().map(named).collect());
         }
-        // One of them is a duplicate and none was written: find out which, one at a time.
+        // One of them is a duplicate and none was written. Those whose first one is committed are not inserted again: under
+        // REPEATABLE READ, MySQL locks the end of the table for each insert that fails, and two producers that insert behind
+        // such locks are a deadlock.
+        let committed = self.find(Reading::Committed, &events.iter().collect::<Vec<_>>()).await?;
         let mut named = Vec::with_capacity(events.len());
-        for event in events {
+        for event in events.iter().filter(|event| committed.iter().all(|row| row.wanted != event.id)) {
             named.append(&mut self.insert_one(event).await?);
         }
         Ok(named)
     }
 
     async fn find_first(&mut self, events: &[&Columns<'_>]) -> Result<Vec<Named>> {
+        self.find(Reading::Locked, events).await
+    }
+}
+
+impl Client<'_> {
+    /// Finds the row that has an event's id, else the one that has its dedupe key.
+    async fn find(&mut self, reading: Reading, events: &[&Columns<'_>]) -> Result<Vec<Named>> {
         let mut found = Vec::with_capacity(events.len());
         for event in events {
-            let row = sqlx::query(self.statements.first.sql())
+            let row = sqlx::query(self.statements.of(reading).sql())
                 .bind(event.id)
                 .bind(event.dedupe_key)
                 .bind(event.namespace)
@@ -168,9 +204,7 @@ impl Insert for Client<'_> {
         }
         Ok(found)
     }
-}
 
-impl Client<'_> {
     /// Which of the leases this transaction still has rows for, and their sequences.
     pub(crate) async fn find_leased(&mut self, leases: &[&Lease]) -> Result<Vec<(Uuid, i64)>> {
         let leases = leases.iter().map(|l| json!([l.id.simple().to_string(), &*l.holder])).collect();

@@ -120,7 +120,7 @@ impl Statements {
             select_after: selects(AFTER),
             lease: statement(LEASE),
             bury: statement(BURY),
-            held: statement(HELD).with("{lock}", "FOR UPDATE SKIP LOCKED"),
+            held: statement(HELD).with("{lock}", "FOR UPDATE /*!50700 OF o */ SKIP LOCKED"),
             still_held: statement(HELD).with("{lock}", ""),
             extend: statement(EXTEND),
             settle: statement(SETTLE),

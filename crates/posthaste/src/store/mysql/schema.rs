@@ -323,13 +323,14 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     async fn lock(pool: &MySqlPool, table: &'a TableName) -> Result<Self> {
         let mut connection = pool.acquire().await.map_err(|e| classify(e, table))?.detach();
-        let locked: Option<i64> =
-            sqlx::query_scalar("SELECT GET_LOCK(CONCAT('posthaste.', MD5(COALESCE(?, DATABASE()))), ?)")
-                .bind(table.schema())
-                .bind(PATIENCE)
-                .fetch_one(&mut connection)
-                .await
-                .map_err(|e| classify(e, table))?;
+        let locked: Option<i64> = sqlx::query_scalar(
+            "SELECT GET_LOCK(CONCAT('posthaste.', LEFT(SHA2(COALESCE(?, DATABASE()), 256), 48)), ?)",
+        )
+        .bind(table.schema())
+        .bind(PATIENCE)
+        .fetch_one(&mut connection)
+        .await
+        .map_err(|e| classify(e, table))?;
         if locked != Some(1) {
             let message = format!(
                 "another migration of the database of table {table} has been running for {PATIENCE} s"

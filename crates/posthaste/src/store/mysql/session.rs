@@ -24,9 +24,9 @@ use crate::store::{Dialect, Lock, Session, TableName, WorkerId};
 macro_rules! lock_name {
     ($what:literal) => {
         concat!(
-            "CONCAT('posthaste.', MD5(CONVERT(CONCAT_WS('/', COALESCE(?, DATABASE()), ",
+            "CONCAT('posthaste.', LEFT(SHA2(CONVERT(CONCAT_WS('/', COALESCE(?, DATABASE()), ",
             $what,
-            ") USING utf8mb4)))"
+            ") USING utf8mb4), 256), 48))"
         )
     };
 }
@@ -84,7 +84,7 @@ SELECT o.seq
   FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', holder VARCHAR(128) PATH '$[1]')) AS l
   STRAIGHT_JOIN {table} AS o FORCE INDEX (PRIMARY) ON o.seq = l.seq
  WHERE o.locked_by = l.holder AND o.locked_until > UTC_TIMESTAMP(6) AND o.outcome IS NULL
-   FOR UPDATE SKIP LOCKED";
+   FOR UPDATE /*!50700 OF o */ SKIP LOCKED";
 
 const END_ORPHANED: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS l

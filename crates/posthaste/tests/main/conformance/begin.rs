@@ -41,9 +41,9 @@ streams!(
 );
 
 // SQLite is called, not sent to: there is no round trip to count.
-databases!(en6_a_begun_transaction_costs_no_more_statements, with_db: postgres Postgres, mysql MySql);
+databases!(en6_a_begun_transaction_costs_no_more_statements, with_db: postgres Postgres, mysql MySql, mariadb MariaDb);
 
-databases!(en2_a_cancelled_begin_leaves_no_transaction_open, with_db: postgres Postgres, mysql MySql);
+databases!(en2_a_cancelled_begin_leaves_no_transaction_open, with_db: postgres Postgres, mysql MySql, mariadb MariaDb);
 
 databases!(en2_an_aborted_transaction_does_not_commit, by_kind: postgres Postgres);
 

@@ -245,7 +245,7 @@ async fn st5_the_view_shows_the_status_by_name(db: &Db) {
 async fn st7_rows_that_no_program_could_read_are_refused(db: &Db) {
     let times: &[&str] = match db.kind() {
         Kind::Postgres => &["'-infinity'", "'infinity'", "'0044-03-15 BC'", "'12026-01-01'"],
-        Kind::MySql => &["'0000-00-00 00:00:00'", "'0001-01-01'"],
+        Kind::MySql | Kind::MariaDb => &["'0000-00-00 00:00:00'", "'0001-01-01'"],
         _ => &["9223372036854775807", "'soon'", "-9000000000000000000"],
     };
     for column in ["created_at", "occurred_at", "available_at"] {

@@ -35,7 +35,7 @@ conformance!(
 );
 
 // SQLite is called, not sent to: there is no round trip to count.
-databases!(en4_one_statement_writes_one_or_many, with_db: postgres Postgres, mysql MySql);
+databases!(en4_one_statement_writes_one_or_many, with_db: postgres Postgres, mysql MySql, mariadb MariaDb);
 
 streams!(
     en2_commit_leaves_each_event_once,
@@ -61,7 +61,7 @@ struct Written {
 async fn written(db: &Db) -> Vec<Written> {
     let rows = match db.kind() {
         Kind::Memory => return remembered(db).await,
-        Kind::MySql => "SELECT CONCAT_WS('|', seq, topic, payload) FROM outbox ORDER BY seq",
+        Kind::MySql | Kind::MariaDb => "SELECT CONCAT_WS('|', seq, topic, payload) FROM outbox ORDER BY seq",
         _ => {
             "SELECT CAST(seq AS text) || '|' || topic || '|' || CAST(payload AS text) FROM outbox ORDER BY seq"
         }

@@ -47,10 +47,11 @@ async fn running(db: &Db) -> i64 {
             );
             db.number(asked).await
         }
-        Kind::MySql => {
+        Kind::MySql | Kind::MariaDb => {
             let asked = format!(
-                "SELECT COUNT(*) FROM information_schema.processlist
-                  WHERE info LIKE '%{table}%' AND id <> CONNECTION_ID()"
+                "SELECT COUNT(*) FROM {}
+                  WHERE info LIKE '%{table}%' AND id <> CONNECTION_ID()",
+                db.process_list()
             );
             db.number(asked).await
         }

@@ -28,10 +28,10 @@ conformance_sql_by_kind!(
 );
 
 // Elsewhere a migration is one transaction.
-databases!(sm1_a_stream_that_was_begun_stays_one_and_keeps_its_lanes, by_kind: mysql MySql);
-databases!(sm1_a_stream_that_was_begun_without_lanes_is_no_queue, by_kind: mysql MySql);
-databases!(sm1_a_queue_that_was_begun_stays_one, by_kind: mysql MySql);
-databases!(sm1_somebody_elses_table_of_lanes_is_no_stream, by_kind: mysql MySql);
+databases!(sm1_a_stream_that_was_begun_stays_one_and_keeps_its_lanes, by_kind: mysql MySql, mariadb MariaDb);
+databases!(sm1_a_stream_that_was_begun_without_lanes_is_no_queue, by_kind: mysql MySql, mariadb MariaDb);
+databases!(sm1_a_queue_that_was_begun_stays_one, by_kind: mysql MySql, mariadb MariaDb);
+databases!(sm1_somebody_elses_table_of_lanes_is_no_stream, by_kind: mysql MySql, mariadb MariaDb);
 
 // Elsewhere what somebody may not read is as if it were not there.
 databases!(sm1_the_mode_is_known_without_the_ledger, by_kind: postgres Postgres);
@@ -53,7 +53,7 @@ async fn relations(db: &Db) -> Vec<String> {
             "SELECT table_name::text FROM information_schema.tables
               WHERE table_schema = current_schema() AND table_name <> 'posthaste_migrations' ORDER BY 1"
         }
-        Kind::MySql => {
+        Kind::MySql | Kind::MariaDb => {
             "SELECT CAST(TABLE_NAME AS CHAR) FROM information_schema.TABLES
               WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME <> 'posthaste_migrations' ORDER BY 1"
         }
@@ -155,7 +155,7 @@ async fn sm1_of_racing_starters_one_chooses_the_mode(kind: Kind) {
 async fn sm1_validate_finds_what_differs_beside_a_stream(kind: Kind) {
     let db = a_stream(kind, 2).await;
     let drop_index = |name: &str, table: &str| match kind {
-        Kind::MySql => format!("DROP INDEX {name} ON {table}"),
+        Kind::MySql | Kind::MariaDb => format!("DROP INDEX {name} ON {table}"),
         _ => format!("DROP INDEX {name}"),
     };
     db.execute("ALTER TABLE outbox_lanes ADD COLUMN mine INTEGER").await.unwrap();
@@ -205,8 +205,8 @@ async fn sm1_printed_sql_makes_the_same_stream(kind: Kind) {
     let db = Db::bare(kind, Setup::default()).await;
     let dialect = match kind {
         Kind::Postgres => Dialect::Postgres,
-        Kind::MySql if db.texts("SELECT VERSION()").await[0].contains("MariaDB") => Dialect::MariaDb,
         Kind::MySql => Dialect::MySql,
+        Kind::MariaDb => Dialect::MariaDb,
         _ => Dialect::Sqlite,
     };
     db.execute(migration_sql_as(dialect, &TableName::default(), stream(16), 0)).await.unwrap();
@@ -290,7 +290,7 @@ async fn sm1_the_view_of_a_stream_shows_each_state(kind: Kind) {
             "UPDATE outbox_places SET base = pg_current_snapshot()",
             "UPDATE outbox_places SET noted = pg_current_snapshot(), noted_seq",
         ),
-        Kind::MySql => (
+        Kind::MySql | Kind::MariaDb => (
             "`key`",
             "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR",
             "UPDATE outbox SET outcome = 'delivered', settled_at = UTC_TIMESTAMP(6)",
@@ -330,7 +330,7 @@ async fn sm1_the_view_of_a_stream_shows_each_state(kind: Kind) {
     insert(&["comes"]).await;
 
     let states = match kind {
-        Kind::MySql => {
+        Kind::MySql | Kind::MariaDb => {
             "SELECT CONCAT_WS(' ', topic, status, attempts, last_error) FROM outbox_status ORDER BY seq"
         }
         _ => {
@@ -385,7 +385,9 @@ async fn sm1_an_aggregate_has_one_lane_and_many_have_all(kind: Kind) {
 /// How many aggregates each lane has that has any.
 fn size_of_lanes(kind: Kind) -> &'static str {
     match kind {
-        Kind::MySql => "SELECT CAST(count(DISTINCT aggregate_id) AS CHAR) FROM outbox GROUP BY lane",
+        Kind::MySql | Kind::MariaDb => {
+            "SELECT CAST(count(DISTINCT aggregate_id) AS CHAR) FROM outbox GROUP BY lane"
+        }
         _ => "SELECT CAST(count(DISTINCT aggregate_id) AS text) FROM outbox GROUP BY lane",
     }
 }

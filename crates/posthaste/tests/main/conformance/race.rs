@@ -26,7 +26,7 @@ conformance_sql_by_kind!(
 );
 
 // Elsewhere a producer that met a duplicate locks nothing.
-databases!(re3_a_lease_whose_row_is_locked_is_busy_and_not_extended, with_db: mysql MySql);
+databases!(re3_a_lease_whose_row_is_locked_is_busy_and_not_extended, with_db: mysql MySql, mariadb MariaDb);
 
 async fn sixteen(kind: Kind, mode: Mode, key: impl Fn(u64) -> posthaste::EventBuilder) {
     let db = Arc::new(Db::with(kind, Setup { mode: Some(mode), ..Setup::default() }).await);

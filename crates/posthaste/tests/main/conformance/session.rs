@@ -39,7 +39,7 @@ conformance_servers!(
 
 conformance_serverless!(re2_where_nobody_can_tell_leases_last);
 
-databases!(re6_where_nobody_is_told_there_is_nothing_to_listen_to, with_db: mysql MySql, sqlite Sqlite, memory Memory);
+databases!(re6_where_nobody_is_told_there_is_nothing_to_listen_to, with_db: mysql MySql, mariadb MariaDb, sqlite Sqlite, memory Memory);
 
 async fn session(db: &Db) -> Box<dyn Session> {
     db.store().session(&worker()).await.unwrap()

@@ -112,7 +112,7 @@ async fn op10_a_missing_table_is_named(kind: Kind) {
 }
 
 async fn op10_a_missing_index_is_named(db: &Db) {
-    let on = if db.kind() == Kind::MySql { " ON outbox" } else { "" };
+    let on = if db.kind().is_mysql() { " ON outbox" } else { "" };
     db.execute(format!("DROP INDEX outbox_claim{on}")).await.unwrap();
     let finding = one(&examine(db).await, Check::Migrations);
     assert_eq!(finding.verdict, Verdict::Fault);

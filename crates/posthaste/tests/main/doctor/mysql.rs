@@ -11,10 +11,13 @@ use sqlx::{Connection, Executor, MySqlConnection};
 use super::{examine, examine_with, one};
 use crate::harness::{Db, Kind, PrivateServer, until};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn op10_a_transaction_that_nobody_ends_is_named() {
+databases!(op10_a_transaction_that_nobody_ends_is_named, by_kind: mysql MySql, mariadb MariaDb);
+databases!(op10_a_server_that_is_read_only_is_named, by_kind: mysql MySql, mariadb MariaDb);
+databases!(op10_a_server_whose_clock_is_wrong_is_named, by_kind: mysql MySql, mariadb MariaDb);
+
+async fn op10_a_transaction_that_nobody_ends_is_named(kind: Kind) {
     // Others' old transactions are not to be told of before this one.
-    let server = PrivateServer::start(Kind::MySql).await;
+    let server = PrivateServer::start(kind).await;
     let db = Db::on(&server).await;
     let mut report = MySqlConnection::connect(&db.url()).await.unwrap();
     let id: u64 =
@@ -62,12 +65,12 @@ async fn op10_a_transaction_that_nobody_ends_is_named() {
     db.drop_everything().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn op10_a_server_that_is_read_only_is_named() {
-    let server = PrivateServer::start(Kind::MySql).await;
+async fn op10_a_server_that_is_read_only_is_named(kind: Kind) {
+    let server = PrivateServer::start(kind).await;
     let db = Db::on(&server).await;
     let ok = one(&examine(&db).await, Check::Database);
-    assert!(ok.verdict == Verdict::Ok && ok.found.starts_with("MariaDB 1"), "{ok:?}");
+    let product = if kind == Kind::MariaDb { "MariaDB 1" } else { "MySQL " };
+    assert!(ok.verdict == Verdict::Ok && ok.found.starts_with(product), "{ok:?}");
     db.execute("SET GLOBAL read_only = 1").await.unwrap();
     let finding = one(&examine(&db).await, Check::Database);
     assert_eq!((finding.verdict, finding.error), (Verdict::Fault, Some(ErrorKind::ReadOnly)));
@@ -75,9 +78,8 @@ async fn op10_a_server_that_is_read_only_is_named() {
 }
 
 /// These sessions' clock is set, so that the database's times are really other ones.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn op10_a_server_whose_clock_is_wrong_is_named() {
-    let db = Db::new(Kind::MySql).await;
+async fn op10_a_server_whose_clock_is_wrong_is_named(kind: Kind) {
+    let db = Db::new(kind).await;
     let options: MySqlConnectOptions = db.url().parse().unwrap();
     let pool = MySqlPoolOptions::new()
         .after_connect(|connection, _| {

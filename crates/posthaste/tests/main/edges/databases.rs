@@ -107,11 +107,20 @@ prop_compose! {
     }
 }
 
+/// `true` if a number of the document is larger than every 64-bit floating point number.
+fn exceeds_doubles(json: &str) -> bool {
+    let parsed: Result<serde_json::Value, _> = serde_json::from_str(json);
+    parsed.is_err_and(|error| error.to_string().starts_with("number out of range"))
+}
+
 async fn ev2_events_with_anything_in_them_come_back_as_they_were(db: &Db) {
     let mut runner = TestRunner::deterministic();
     let (worker, batches) = (worker(), vec(event(), 1..12));
     for _ in 0..24 {
-        let events = batches.new_tree(&mut runner).unwrap().current();
+        let mut events = batches.new_tree(&mut runner).unwrap().current();
+        if db.kind() == Kind::MySql {
+            events.retain(|event| event.payload().as_json().is_none_or(|json| !exceeds_doubles(json)));
+        }
         let mut tx = db.begin().await;
         let written = tx.enqueue_all(db, events.clone()).await.unwrap();
         tx.commit().await;
@@ -160,9 +169,10 @@ async fn ev2_json_is_written_as_it_is_or_refused(db: &Db) {
                 assert_eq!(error.kind(), &ErrorKind::PayloadNotJson, "{beginning}: {error:?}");
                 assert!(format!("{error} {error:?}").len() < 1000, "{error}");
                 tx.rollback().await;
-                // Only its depth may be too much.
+                // Only its depth may be too much, and MySQL reads numbers as doubles.
+                let is_deep = json.contains("[[[[[[") || json.contains("{\"a\":{\"a\":{\"a\":");
                 assert!(
-                    json.contains("[[[[[[") || json.contains("{\"a\":{\"a\":{\"a\":"),
+                    is_deep || db.kind() == Kind::MySql && exceeds_doubles(&json),
                     "{beginning}: {error}"
                 );
             }
@@ -292,7 +302,7 @@ async fn st2_a_table_that_is_no_outbox_is_left_alone(db: &Db) {
     db.execute("INSERT INTO canary VALUES (7)").await.unwrap();
     let others: &[&str] = match db.kind() {
         Kind::Postgres => &["canary", "pg_catalog.pg_class", "information_schema.tables"],
-        Kind::MySql => &["canary", "mysql.user", "information_schema.tables"],
+        Kind::MySql | Kind::MariaDb => &["canary", "mysql.user", "information_schema.tables"],
         _ => &["canary", "sqlite_master", "sqlite_sequence"],
     };
     for name in others {

@@ -23,13 +23,33 @@ use super::transaction::Tx;
 
 pub const POSTGRES_URL: &str = "POSTHASTE_TEST_POSTGRES_URL";
 pub const MYSQL_URL: &str = "POSTHASTE_TEST_MYSQL_URL";
+pub const MARIADB_URL: &str = "POSTHASTE_TEST_MARIADB_URL";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Postgres,
     MySql,
+    MariaDb,
     Sqlite,
     Memory,
+}
+
+impl Kind {
+    /// `true` for MySQL and MariaDB, which share one dialect of SQL.
+    pub fn is_mysql(self) -> bool {
+        matches!(self, Self::MySql | Self::MariaDb)
+    }
+
+    /// Name of the kind in the names of tests.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::MySql => "mysql",
+            Self::MariaDb => "mariadb",
+            Self::Sqlite => "sqlite",
+            Self::Memory => "memory",
+        }
+    }
 }
 
 /// How the outbox under test differs from the default.
@@ -161,6 +181,7 @@ impl Db {
         let server = match kind {
             Kind::Postgres => url(POSTGRES_URL),
             Kind::MySql => url(MYSQL_URL),
+            Kind::MariaDb => url(MARIADB_URL),
             Kind::Sqlite | Kind::Memory => String::new(),
         };
         Self::at(server, kind, setup).await
@@ -179,7 +200,7 @@ impl Db {
                 let store = Arc::new(outbox.store().clone());
                 (Handle::Postgres(Sql { pool, outbox, inbox }), store)
             }
-            Kind::MySql => {
+            Kind::MySql | Kind::MariaDb => {
                 let pool = mysql_pool(&server, &place).await;
                 let outbox = setup.build(Outbox::mysql(pool.clone()));
                 let inbox = Inbox::mysql(pool.clone(), "inbox").unwrap();
@@ -232,7 +253,7 @@ impl Db {
     pub fn url(&self) -> String {
         match self.kind {
             Kind::Postgres => format!("{}?options=-csearch_path%3D{}", self.server, self.place),
-            Kind::MySql => {
+            Kind::MySql | Kind::MariaDb => {
                 let (server, _) = self.server.rsplit_once('/').unwrap();
                 format!("{server}/{}", self.place)
             }
@@ -312,7 +333,7 @@ impl Db {
         let micros = by.as_micros();
         let minus = |column: &&str| match self.kind {
             Kind::Postgres => format!("{column} = {column} - {micros} * interval '1 microsecond'"),
-            Kind::MySql => format!("{column} = {column} - INTERVAL {micros} MICROSECOND"),
+            Kind::MySql | Kind::MariaDb => format!("{column} = {column} - INTERVAL {micros} MICROSECOND"),
             _ => format!("{column} = {column} - {micros}"),
         };
         let set = columns.iter().map(minus).collect::<Vec<_>>().join(", ");

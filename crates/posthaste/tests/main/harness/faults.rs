@@ -33,16 +33,22 @@ impl Db {
             Kind::Postgres => {
                 self.number(format!("SELECT pg_terminate_backend({connection})::int::bigint")).await == 1
             }
-            Kind::MySql => self.execute(format!("KILL {connection}")).await.is_ok(),
+            Kind::MySql | Kind::MariaDb => self.execute(format!("KILL {connection}")).await.is_ok(),
             Kind::Sqlite | Kind::Memory => panic!("no server"),
         }
+    }
+
+    /// The table of MySQL's or MariaDB's connections.
+    pub fn process_list(&self) -> &'static str {
+        process_list(self.kind())
     }
 
     async fn connection_that_holds(&self, lock: &str) -> Option<i64> {
         match self.kind() {
             Kind::Postgres => self.locked_by(&format!("objid = hashtext({lock})::oid")).await,
-            Kind::MySql => {
-                let name = format!("CONCAT('posthaste.', MD5(CONCAT_WS('/', DATABASE(), {lock})))");
+            Kind::MySql | Kind::MariaDb => {
+                let name =
+                    format!("CONCAT('posthaste.', LEFT(SHA2(CONCAT_WS('/', DATABASE(), {lock}), 256), 48))");
                 let id =
                     self.number(format!("SELECT CAST(COALESCE(IS_USED_LOCK({name}), 0) AS SIGNED)")).await;
                 (id != 0).then_some(id)
@@ -58,5 +64,14 @@ impl Db {
               WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND {lock}"
         ));
         Some(pid.await).filter(|pid| *pid != 0)
+    }
+}
+
+/// The table of MySQL's or MariaDB's connections. MySQL's table in the information schema fails while any connection executes
+/// a statement whose text has bytes that are not UTF-8.
+pub fn process_list(kind: Kind) -> &'static str {
+    match kind {
+        Kind::MySql => "performance_schema.processlist",
+        _ => "information_schema.processlist",
     }
 }

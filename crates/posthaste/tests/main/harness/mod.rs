@@ -10,6 +10,7 @@ pub mod fuzz;
 pub mod log;
 pub mod owner;
 pub mod private;
+pub mod process;
 pub mod recorder;
 pub mod servers;
 pub mod spy;
@@ -29,35 +30,35 @@ use posthaste::{Event, EventBuilder};
 /// Makes a test of each function on every database, and in memory: `async fn(&Db)`.
 macro_rules! conformance {
     ($($test:ident),* $(,)?) => {
-        $(databases!($test, with_db: postgres Postgres, mysql MySql, sqlite Sqlite, memory Memory);)*
+        $(databases!($test, with_db: postgres Postgres, mysql MySql, mariadb MariaDb, sqlite Sqlite, memory Memory);)*
     };
 }
 
 /// Makes a test of each function on every database that speaks SQL: `async fn(&Db)`.
 macro_rules! conformance_sql {
     ($($test:ident),* $(,)?) => {
-        $(databases!($test, with_db: postgres Postgres, mysql MySql, sqlite Sqlite);)*
+        $(databases!($test, with_db: postgres Postgres, mysql MySql, mariadb MariaDb, sqlite Sqlite);)*
     };
 }
 
 /// The same for functions that make their database themselves: `async fn(Kind)`.
 macro_rules! conformance_by_kind {
     ($($test:ident),* $(,)?) => {
-        $(databases!($test, by_kind: postgres Postgres, mysql MySql, sqlite Sqlite, memory Memory);)*
+        $(databases!($test, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb, sqlite Sqlite, memory Memory);)*
     };
 }
 
 /// The same without memory: `async fn(Kind)`.
 macro_rules! conformance_sql_by_kind {
     ($($test:ident),* $(,)?) => {
-        $(databases!($test, by_kind: postgres Postgres, mysql MySql, sqlite Sqlite);)*
+        $(databases!($test, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb, sqlite Sqlite);)*
     };
 }
 
 /// Makes a test of each function on every database that is a server, which knows who is connected: `async fn(&Db)`.
 macro_rules! conformance_servers {
     ($($test:ident),* $(,)?) => {
-        $(databases!($test, with_db: postgres Postgres, mysql MySql);)*
+        $(databases!($test, with_db: postgres Postgres, mysql MySql, mariadb MariaDb);)*
     };
 }
 
@@ -75,9 +76,9 @@ macro_rules! streams {
     ($($test:ident),* $(,)? $(; by_kind: $($by_kind:ident),* $(,)?)? $(; servers: $($servers:ident),* $(,)?)?) => {
         /// As on a queue.
         mod stream {
-            $(databases!($test, with_stream: postgres Postgres, mysql MySql, sqlite Sqlite);)*
-            $($(databases!($by_kind, stream_by_kind: postgres Postgres, mysql MySql, sqlite Sqlite);)*)?
-            $($(databases!($servers, with_stream: postgres Postgres, mysql MySql);)*)?
+            $(databases!($test, with_stream: postgres Postgres, mysql MySql, mariadb MariaDb, sqlite Sqlite);)*
+            $($(databases!($by_kind, stream_by_kind: postgres Postgres, mysql MySql, mariadb MariaDb, sqlite Sqlite);)*)?
+            $($(databases!($servers, with_stream: postgres Postgres, mysql MySql, mariadb MariaDb);)*)?
         }
     };
 }

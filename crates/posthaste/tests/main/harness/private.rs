@@ -16,6 +16,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use uuid::Uuid;
 
+use super::faults::process_list;
 use super::servers::setting;
 use super::{Kind, MINUTE};
 
@@ -42,6 +43,21 @@ const MARIADB: [&str; 8] = [
     "--innodb-flush-log-at-trx-commit=2",
     "--innodb-doublewrite=0",
 ];
+
+const MYSQL: [&str; 9] = [
+    "--bind-address=127.0.0.1",
+    "--mysqlx=OFF",
+    "--socket=server.sock",
+    "--secure-file-priv=NULL",
+    "--disable-log-bin",
+    "--skip-name-resolve",
+    "--default-time-zone=+00:00",
+    "--innodb-flush-log-at-trx-commit=2",
+    "--innodb-doublewrite=OFF",
+];
+
+/// The same for MySQL, which has other names for its log.
+const SMALL_MYSQL: [&str; 2] = ["--innodb-buffer-pool-size=16M", "--innodb-redo-log-capacity=16M"];
 
 /// The data of a small server are made, copied and recovered in no time.
 const SMALL: [&str; 2] = ["--innodb-buffer-pool-size=16M", "--innodb-log-file-size=16M"];
@@ -132,9 +148,12 @@ impl PrivateServer {
             }
             _ => {
                 let mut own = MySqlConnection::connect(&self.url()).await.unwrap();
-                let others = "SELECT CAST(ID AS SIGNED) FROM information_schema.PROCESSLIST
-                               WHERE COMMAND <> 'Daemon' AND ID <> CONNECTION_ID()";
-                let others: Vec<i64> = sqlx::query_scalar(others).fetch_all(&mut own).await.unwrap();
+                let others = format!(
+                    "SELECT CAST(ID AS SIGNED) FROM {} WHERE COMMAND <> 'Daemon' AND ID <> CONNECTION_ID()",
+                    process_list(self.site.kind)
+                );
+                let others: Vec<i64> =
+                    sqlx::query_scalar(AssertSqlSafe(others)).fetch_all(&mut own).await.unwrap();
                 let mut ended = 0;
                 for id in others {
                     // One that has gone by itself meanwhile is an error.
@@ -195,6 +214,7 @@ impl Site {
         let prefix = match kind {
             Kind::Postgres => "POSTHASTE_TEST_POSTGRES",
             Kind::MySql => "POSTHASTE_TEST_MYSQL",
+            Kind::MariaDb => "POSTHASTE_TEST_MARIADB",
             Kind::Sqlite | Kind::Memory => panic!("no server"),
         };
         let account = setting(&format!("{prefix}_ACCOUNT"));
@@ -223,6 +243,12 @@ impl Site {
                 .args(["--username=posthaste", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"])
                 .arg("--pgdata")
                 .arg(self.data()),
+            Kind::MySql => command
+                .args(["--no-defaults", "--initialize-insecure", "--secure-file-priv=NULL"])
+                .arg(format!("--datadir={}", self.data().display()))
+                .arg(format!("--tmpdir={}", self.home.display()))
+                .args(self.user())
+                .args(SMALL_MYSQL),
             _ => command
                 .args(["--no-defaults", "--auth-root-authentication-method=normal"])
                 .args(["--skip-test-db", "--skip-name-resolve"])
@@ -240,6 +266,15 @@ impl Site {
         let mut command = self.command("SERVE");
         match self.kind {
             Kind::Postgres => command.arg("-D").arg(self.data()).arg(format!("-p{port}")).args(POSTGRES),
+            Kind::MySql => command
+                .arg("--no-defaults")
+                .arg(format!("--datadir={}", self.data().display()))
+                .arg(format!("--tmpdir={}", self.home.display()))
+                .arg(format!("--port={port}"))
+                .arg(format!("--init-file={}", self.init_file().display()))
+                .args(self.user())
+                .args(MYSQL)
+                .args(SMALL_MYSQL),
             _ => command
                 .arg("--no-defaults")
                 .arg(format!("--datadir={}", self.data().display()))
@@ -250,6 +285,14 @@ impl Site {
                 .args(SMALL),
         };
         command.args(&self.settings).spawn().unwrap()
+    }
+
+    /// Statements that MySQL executes when it starts: without name resolution, the `root` that it makes cannot log in.
+    fn init_file(&self) -> PathBuf {
+        let path = self.home.join("init.sql");
+        let sql = "CREATE USER IF NOT EXISTS root@'%';\nGRANT ALL PRIVILEGES ON *.* TO root@'%' WITH GRANT OPTION;\n";
+        std::fs::write(&path, sql).unwrap();
+        path
     }
 
     /// A program that runs as the server's account and writes to its log.

@@ -229,7 +229,9 @@ async fn crash_after_commit(kind: Kind, url: String, table: String) -> Uuid {
     }
     match kind {
         Kind::Postgres => run!(posthaste::Outbox::postgres(sqlx::PgPool::connect(&url).await.unwrap())),
-        Kind::MySql => run!(posthaste::Outbox::mysql(sqlx::MySqlPool::connect(&url).await.unwrap())),
+        Kind::MySql | Kind::MariaDb => {
+            run!(posthaste::Outbox::mysql(sqlx::MySqlPool::connect(&url).await.unwrap()))
+        }
         Kind::Sqlite => run!(posthaste::Outbox::sqlite(sqlx::SqlitePool::connect(&url).await.unwrap())),
         Kind::Memory => panic!("memory dies with its process"),
     }

@@ -44,7 +44,17 @@ async fn re4_memory_does_not_grow_with_the_backlog(kind: Kind) {
 async fn fill(db: &Db, events: usize) {
     let numbers = match db.handle() {
         Handle::Postgres(_) => format!("SELECT n FROM generate_series(1, {events}) n"),
-        Handle::MySql(_) => format!("SELECT seq AS n FROM seq_1_to_{events}"),
+        // Digits instead of a recursion, of which MySQL allows 1 000 levels.
+        Handle::MySql(_) => {
+            let digit = "(SELECT 0 n UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4
+                          UNION SELECT 5 UNION SELECT 6 UNION SELECT 7 UNION SELECT 8 UNION SELECT 9)";
+            let (names, powers) = (["a", "b", "c", "d", "e", "f"], [1, 10, 100, 1_000, 10_000, 100_000]);
+            let sum: Vec<String> =
+                names.iter().zip(powers).map(|(name, power)| format!("{name}.n * {power}")).collect();
+            let tables: Vec<String> = names.iter().map(|name| format!("{digit} {name}")).collect();
+            let sum = sum.join(" + ");
+            format!("SELECT {sum} AS n FROM {} WHERE {sum} < {events}", tables.join(", "))
+        }
         Handle::Sqlite(_) => format!(
             "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < {events}) SELECT n FROM s"
         ),

@@ -136,7 +136,7 @@ async fn re9_a_row_that_cannot_be_settled_holds_up_nobody(db: &Db) {
             let on = "CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()";
             db.execute(on).await.unwrap();
         }
-        Kind::MySql => {
+        Kind::MySql | Kind::MariaDb => {
             let refuse = "CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW
                           IF NEW.topic = 'bad' AND NEW.outcome IS NOT NULL
                           THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'; END IF";

@@ -13,7 +13,7 @@ use super::history::{History, Witness};
 use super::producers::versions;
 use crate::harness::{Db, Kind, MINUTE, PrivateServer, Setup, until};
 
-databases!(sm1_order_while_connections_are_cut, by_kind: postgres Postgres, mysql MySql);
+databases!(sm1_order_while_connections_are_cut, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
 
 async fn sm1_order_while_connections_are_cut(kind: Kind) {
     const AGGREGATES: [&str; 3] = ["a", "b", "c"];

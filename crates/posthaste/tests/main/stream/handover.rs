@@ -89,10 +89,10 @@ async fn sm1_the_lanes_of_a_killed_relay_pass_on_within_its_lease(kind: Kind) {
 async fn owners(db: &Db) -> Vec<(String, i64)> {
     let lease_lasts = match db.kind() {
         Kind::Postgres => "leased_until > clock_timestamp()",
-        Kind::MySql => "leased_until > UTC_TIMESTAMP(6)",
+        Kind::MySql | Kind::MariaDb => "leased_until > UTC_TIMESTAMP(6)",
         _ => "leased_until > CAST(strftime('%s', 'now') AS INTEGER) * 1000000",
     };
-    let text = if db.kind() == Kind::MySql { "CHAR" } else { "text" };
+    let text = if db.kind().is_mysql() { "CHAR" } else { "text" };
     let owned = |what: &str| format!("SELECT {what} FROM outbox_lanes WHERE {lease_lasts} ORDER BY lane");
     let names = db.texts(owned("owner")).await;
     let fences = db.texts(owned(&format!("CAST(fence AS {text})"))).await;

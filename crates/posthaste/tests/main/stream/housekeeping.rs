@@ -130,7 +130,7 @@ async fn late(db: &Db) -> crate::harness::transaction::Tx {
     let late = tx.enqueue(db, event("late", 1).aggregate("order", "late")).await.unwrap();
     let age = match db.kind() {
         Kind::Postgres => "interval '30 days'",
-        Kind::MySql => "INTERVAL 30 DAY",
+        Kind::MySql | Kind::MariaDb => "INTERVAL 30 DAY",
         _ => "2592000000000",
     };
     let seq = late.sequence.unwrap();

@@ -25,7 +25,7 @@ conformance_sql_by_kind!(
     sm1_a_handler_may_take_longer_than_the_lanes_last,
 );
 
-databases!(sm1_an_idle_relay_asks_little_however_many_lanes, by_kind: postgres Postgres, mysql MySql);
+databases!(sm1_an_idle_relay_asks_little_however_many_lanes, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
 
 /// Commits an event through the outbox's own transaction.
 async fn begun(db: &Db, n: u64) -> Uuid {

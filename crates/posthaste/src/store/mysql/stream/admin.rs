@@ -81,7 +81,7 @@ const LOCK_LANES: &str = "
 SELECT l.lane
   FROM JSON_TABLE(?, '$[*]' COLUMNS (lane INT PATH '$')) AS d
   STRAIGHT_JOIN {lanes_table} AS l FORCE INDEX (PRIMARY) ON l.lane = d.lane
-   FOR UPDATE";
+   FOR UPDATE /*!50700 OF l */";
 
 const DIED: &str = "
 SELECT p.position, p.seq, p.id, p.`key`

@@ -30,7 +30,7 @@ SELECT o.seq, o.id
  WHERE o.id = UNHEX(p.id)
    {lock}";
 
-const IF_FREE: &str = "FOR UPDATE SKIP LOCKED";
+const IF_FREE: &str = "FOR UPDATE /*!50700 OF o */ SKIP LOCKED";
 
 const MARK_PARKED: &str = "
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (s BIGINT PATH '$')) AS p
@@ -51,7 +51,7 @@ const FREE_BY_ID: &str = "
 SELECT o.seq
   FROM JSON_TABLE(?, '$[*]' COLUMNS (id CHAR(32) PATH '$')) AS d
   STRAIGHT_JOIN {table} AS o FORCE INDEX (`{name}_id`) ON o.id = UNHEX(d.id)
-   FOR UPDATE SKIP LOCKED";
+   FOR UPDATE /*!50700 OF o */ SKIP LOCKED";
 
 const FREE_BY_DEDUPE_KEY: &str = "
 SELECT o.seq
@@ -59,7 +59,7 @@ SELECT o.seq
                                      topic VARCHAR(128) PATH '$[2]')) AS d
   STRAIGHT_JOIN {table} AS o FORCE INDEX (`{name}_dedupe`)
      ON o.dedupe_key = d.dedupe_key AND o.namespace = d.namespace AND o.topic = d.topic
-   FOR UPDATE SKIP LOCKED";
+   FOR UPDATE /*!50700 OF o */ SKIP LOCKED";
 
 const DELETE: &str = "
 DELETE o

@@ -128,8 +128,8 @@ impl Statements {
             leave: statement(LEAVE),
             due: statement(DUE),
             held: held(""),
-            held_shared: held("LOCK IN SHARE MODE"),
-            held_alone: held("FOR UPDATE"),
+            held_shared: held("/*!50700 FOR SHARE OF l */ /*M! LOCK IN SHARE MODE */"),
+            held_alone: held("FOR UPDATE /*!50700 OF l */"),
         }
     }
 }

@@ -20,7 +20,7 @@ conformance_sql_by_kind!(
 );
 
 // Where a standby may be promoted without having heard of the last owners.
-databases!(re11_fences_do_not_repeat_after_a_failover, by_kind: postgres Postgres, mysql MySql);
+databases!(re11_fences_do_not_repeat_after_a_failover, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
 
 const NOBODY: [u16; 0] = [];
 

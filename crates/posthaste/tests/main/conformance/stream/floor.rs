@@ -18,14 +18,14 @@ use uuid::Uuid;
 use crate::harness::database::Handle;
 use crate::harness::{Db, Kind, MINUTE, Setup, event, until, worker};
 
-databases!(sm1_who_continues_its_lane_suspects_nothing, by_kind: mysql MySql, sqlite Sqlite);
-databases!(sm1_fences_do_not_repeat_after_a_failover, by_kind: mysql MySql, sqlite Sqlite);
-databases!(sm1_a_place_that_is_another_events_by_now_is_left_alone, by_kind: mysql MySql, sqlite Sqlite);
+databases!(sm1_who_continues_its_lane_suspects_nothing, by_kind: mysql MySql, mariadb MariaDb, sqlite Sqlite);
+databases!(sm1_fences_do_not_repeat_after_a_failover, by_kind: mysql MySql, mariadb MariaDb, sqlite Sqlite);
+databases!(sm1_a_place_that_is_another_events_by_now_is_left_alone, by_kind: mysql MySql, mariadb MariaDb, sqlite Sqlite);
 // Where one transaction at a time writes, nobody has a row locked.
-databases!(sm1_what_was_delivered_under_a_lock_is_not_delivered_again, by_kind: mysql MySql);
-databases!(hk1_nobody_is_waited_for_to_discard_or_purge, by_kind: mysql MySql);
-databases!(sm1_a_call_that_is_cut_off_leaves_no_hurried_connection, by_kind: mysql MySql);
-databases!(sm2_thousands_of_suspects_are_no_matter, by_kind: mysql MySql, sqlite Sqlite);
+databases!(sm1_what_was_delivered_under_a_lock_is_not_delivered_again, by_kind: mysql MySql, mariadb MariaDb);
+databases!(hk1_nobody_is_waited_for_to_discard_or_purge, by_kind: mysql MySql, mariadb MariaDb);
+databases!(sm1_a_call_that_is_cut_off_leaves_no_hurried_connection, by_kind: mysql MySql, mariadb MariaDb);
+databases!(sm2_thousands_of_suspects_are_no_matter, by_kind: mysql MySql, mariadb MariaDb, sqlite Sqlite);
 
 const NOBODY: [u16; 0] = [];
 
@@ -337,8 +337,11 @@ async fn sm1_a_call_that_is_cut_off_leaves_no_hurried_connection(kind: Kind) {
         let parks = vec![park(&page.rows[0], Wait::After(MINUTE))];
         async move { stream.park(&parks).await }
     });
-    let waits = "information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%FOR UPDATE%'";
-    until("it waits for the lane", async || rig.count(waits).await == 1).await;
+    let waits = format!(
+        "{} WHERE db = DATABASE() AND id <> CONNECTION_ID() AND info LIKE '%FOR UPDATE%'",
+        rig.db.process_list()
+    );
+    until("it waits for the lane", async || rig.count(&waits).await == 1).await;
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     somebody.rollback().await;

@@ -10,7 +10,7 @@ use super::rig::{NOBODY, Rig, numbers, said};
 use crate::harness::{Kind, event};
 
 // PostgreSQL is read from a place, and SQLite has an index of what is unsettled and nothing else.
-databases!(sm1_what_was_delivered_is_looked_at_in_parts, by_kind: mysql MySql);
+databases!(sm1_what_was_delivered_is_looked_at_in_parts, by_kind: mysql MySql, mariadb MariaDb);
 
 /// How often one delivered row is doubled: 131 072 of them are kept, of a kilobyte each.
 const DOUBLINGS: u32 = 17;

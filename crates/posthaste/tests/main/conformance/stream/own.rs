@@ -26,10 +26,10 @@ conformance_sql_by_kind!(
 );
 
 // A file has one writer at a time.
-databases!(sm1_a_row_that_is_committed_late_is_news, by_kind: postgres Postgres, mysql MySql);
+databases!(sm1_a_row_that_is_committed_late_is_news, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
 
 // A file cannot tell who is gone.
-databases!(sm1_absent_owners_are_known_by_their_session, by_kind: postgres Postgres, mysql MySql);
+databases!(sm1_absent_owners_are_known_by_their_session, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
 
 async fn sm1_a_queue_has_no_lanes(kind: Kind) {
     let db = Db::new(kind).await;
@@ -147,7 +147,7 @@ async fn sm1_relays_are_listed_in_the_order_they_came(kind: Kind) {
 }
 
 fn quoted_until(kind: Kind) -> &'static str {
-    if kind == Kind::MySql { "`until`" } else { "until" }
+    if kind.is_mysql() { "`until`" } else { "until" }
 }
 
 async fn sm1_a_beat_keeps_what_is_still_held(kind: Kind) {

@@ -21,10 +21,10 @@ conformance_sql_by_kind!(
 );
 
 // Where one transaction at a time writes, nobody commits late.
-databases!(sm1_late_commits_are_found, by_kind: postgres Postgres, mysql MySql);
+databases!(sm1_late_commits_are_found, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
 
 // Elsewhere nobody writes to a row that somebody may hold.
-databases!(sm1_a_producer_of_duplicates_holds_up_nobody, by_kind: mysql MySql);
+databases!(sm1_a_producer_of_duplicates_holds_up_nobody, by_kind: mysql MySql, mariadb MariaDb);
 
 async fn sm1_pages_come_in_order_without_loss(kind: Kind) {
     let rig = Rig::new(kind, 4).await;

@@ -39,7 +39,7 @@ async fn re2_what_a_dead_relay_held_is_delivered_by_another(db: &Db) {
 
     let died = tokio::time::Instant::now();
     match db.kind() {
-        Kind::Postgres | Kind::MySql => db.kill_session(session.worker()).await,
+        Kind::Postgres | Kind::MySql | Kind::MariaDb => db.kill_session(session.worker()).await,
         Kind::Sqlite | Kind::Memory => {
             drop(session);
             assert!(db.store().absent_workers().await.unwrap().is_empty(), "nobody can tell");

@@ -18,14 +18,14 @@ use crate::harness::database::Handle;
 use crate::harness::spy::Spy;
 use crate::harness::{Db, Kind, MINUTE, PrivateServer, Recorder, Setup, event, until};
 
-databases!(re11_nothing_is_lost_with_the_server, by_kind: postgres Postgres, mysql MySql);
-databases!(re11_nothing_is_lost_with_the_server_on_the_hot_path, by_kind: postgres Postgres, mysql MySql);
+databases!(re11_nothing_is_lost_with_the_server, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
+databases!(re11_nothing_is_lost_with_the_server_on_the_hot_path, by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
 databases!(re11_a_locked_file_is_waited_for, by_kind: sqlite Sqlite);
 
 /// As on a queue.
 mod stream {
-    databases!(re11_nothing_is_lost_with_the_server, stream_by_kind: postgres Postgres, mysql MySql);
-    databases!(re11_nothing_is_lost_with_the_server_on_the_hot_path, stream_by_kind: postgres Postgres, mysql MySql);
+    databases!(re11_nothing_is_lost_with_the_server, stream_by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
+    databases!(re11_nothing_is_lost_with_the_server_on_the_hot_path, stream_by_kind: postgres Postgres, mysql MySql, mariadb MariaDb);
     databases!(re11_a_locked_file_is_waited_for, stream_by_kind: sqlite Sqlite);
 }
 
