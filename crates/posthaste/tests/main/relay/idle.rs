@@ -1,6 +1,6 @@
 //! What a relay with nothing to do asks of its database: one statement in each poll interval, and hardly more.
 //!
-//! Each test is a process of its own: whatever sqlx sends in it while nothing happens is the relay's.
+//! Each test runs in a process of its own: every statement that sqlx sends in it while nothing happens is the relay's.
 //!
 //! Rows of the contract: PR3.
 
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use posthaste::store::{Mode, Status};
 
+use crate::harness::process::alone;
 use crate::harness::{Db, Kind, Recorder, Setup, log, until};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -57,6 +58,15 @@ async fn asked_while_idle(db: &Db) -> Vec<String> {
 }
 
 async fn pr3_an_idle_relay_of_a_queue_asks_once_in_a_poll_interval(kind: Kind) {
+    alone(
+        "relay::idle::pr3_an_idle_relay_of_a_queue_asks_once_in_a_poll_interval",
+        kind,
+        queue_asks_once(kind),
+    )
+    .await;
+}
+
+async fn queue_asks_once(kind: Kind) {
     let db = Db::with(kind, Setup::default()).await;
     let asked = asked_while_idle(&db).await;
     assert!(asked.len() <= LONG.as_secs() as usize + BESIDE, "{} in {LONG:?}: {asked:#?}", asked.len());
@@ -65,6 +75,15 @@ async fn pr3_an_idle_relay_of_a_queue_asks_once_in_a_poll_interval(kind: Kind) {
 
 /// Elsewhere than on PostgreSQL it takes more than one statement to say that a relay lives, and to see how the lanes stand.
 async fn pr3_an_idle_relay_of_a_stream_asks_once_in_a_poll_interval(kind: Kind) {
+    alone(
+        "relay::idle::pr3_an_idle_relay_of_a_stream_asks_once_in_a_poll_interval",
+        kind,
+        stream_asks_once(kind),
+    )
+    .await;
+}
+
+async fn stream_asks_once(kind: Kind) {
     let db = Db::with(kind, Setup { mode: Some(Mode::stream(8).unwrap()), ..Setup::default() }).await;
     let asked = asked_while_idle(&db).await;
     let each = if kind == Kind::Postgres { 1 } else { 6 };
