@@ -16,7 +16,6 @@
 #[macro_use]
 mod harness;
 
-mod architecture;
 mod conformance;
 mod dispatch;
 mod docs;
