@@ -1,12 +1,14 @@
 //! The architecture of the library, checked on its parsed sources: which module sees which, where SQL lives, and that the
 //! databases' folders are equal.
 //!
-//! Nothing of the library is compiled for these tests, and no database is needed.
+//! Nothing of the library is compiled for these tests, and no database is needed. Each rule is a function of sources, so that
+//! [`planted`] shows it a violation.
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 mod edges;
 mod folders;
+mod planted;
 mod sql;
 mod tree;
 mod uses;
