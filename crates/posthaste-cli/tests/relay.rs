@@ -176,7 +176,7 @@ fn si4_webhooks_get_their_headers_signature_and_destination() {
 }
 
 #[test]
-fn si1_events_arrive_in_jetstream_with_their_id() {
+fn si1_nats_gets_events_with_their_id() {
     let name = unique();
     for kind in KINDS {
         let db = Db::new(kind);

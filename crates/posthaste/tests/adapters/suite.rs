@@ -1,6 +1,6 @@
 //! What must hold of every client library on every database.
 //!
-//! Rows of the contract: EN2, EN3, EN4, HK2.
+//! Rows of the contract: EN2, EN3, EN4, HK2, ST6.
 
 use posthaste::store::{Filter, Page, Record, Store};
 use posthaste::{Enqueue, Enqueued, ErrorKind, Event, EventBuilder};
@@ -44,7 +44,7 @@ macro_rules! suite {
             $client:
             en2_rollback_leaves_nothing
             en2_commit_leaves_one_with_every_field_intact
-            en2_what_is_left_out_is_the_databases_to_say
+            st6_what_is_left_out_is_the_databases_to_say
             en3_the_same_id_again_answers_with_the_first
             en3_the_same_dedupe_key_again_answers_with_the_first
             en3_a_race_that_the_other_wins
@@ -90,7 +90,7 @@ pub async fn en2_commit_leaves_one_with_every_field_intact<C: Client>(site: &Sit
     assert_eq!(count(site).await, events.len());
 }
 
-pub async fn en2_what_is_left_out_is_the_databases_to_say<C: Client>(site: &Site<C::Database>) {
+pub async fn st6_what_is_left_out_is_the_databases_to_say<C: Client>(site: &Site<C::Database>) {
     let hour = std::time::Duration::from_secs(3600);
     let events = || [order(1), order(2).delay(hour)];
     let mut client = C::connect(site).await;

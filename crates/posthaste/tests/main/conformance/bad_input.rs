@@ -12,9 +12,9 @@ conformance!(ev4_payloads_over_the_limit_are_refused_before_the_database);
 conformance_sql!(
     st4_invalid_json_by_plain_sql_is_refused,
     st4_rows_that_cannot_be_events_are_refused,
-    a_missing_table_is_said_to_be_missing,
-    a_table_of_another_shape_is_said_to_be_so,
-    a_read_only_database_is_said_to_be_so,
+    st1_a_missing_table_is_said_to_be_missing,
+    st1_a_table_of_another_shape_is_said_to_be_so,
+    st1_a_read_only_database_is_said_to_be_so,
     a_failed_enqueue_leaves_nothing_half_written,
 );
 
@@ -66,7 +66,7 @@ async fn st4_rows_that_cannot_be_events_are_refused(db: &Db) {
     assert_eq!(db.store().count(&Filter::all(), 10).await.unwrap().n, 0);
 }
 
-async fn a_missing_table_is_said_to_be_missing(db: &Db) {
+async fn st1_a_missing_table_is_said_to_be_missing(db: &Db) {
     db.store().migrate_down(0).await.unwrap();
     let mut tx = db.begin().await;
     let enqueue = tx.enqueue(db, event("a", 1)).await.unwrap_err();
@@ -85,7 +85,7 @@ async fn a_missing_table_is_said_to_be_missing(db: &Db) {
     }
 }
 
-async fn a_table_of_another_shape_is_said_to_be_so(db: &Db) {
+async fn st1_a_table_of_another_shape_is_said_to_be_so(db: &Db) {
     db.execute("DROP VIEW outbox_status").await.unwrap();
     db.execute("ALTER TABLE outbox DROP COLUMN tenant_id").await.unwrap();
     let mut tx = db.begin().await;
@@ -97,7 +97,7 @@ async fn a_table_of_another_shape_is_said_to_be_so(db: &Db) {
     }
 }
 
-async fn a_read_only_database_is_said_to_be_so(db: &Db) {
+async fn st1_a_read_only_database_is_said_to_be_so(db: &Db) {
     db.enqueue_numbers("a", 0..1).await;
     let url = match db.kind() {
         Kind::Postgres => format!("{}%20-cdefault_transaction_read_only%3Don", db.url()),
