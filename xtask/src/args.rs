@@ -1,8 +1,9 @@
 //! The command line. Everything unknown is an error that says what is known.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::step::Step;
+use crate::suite::plan::Selection;
 
 /// What `cargo xtask --help` prints.
 pub(crate) const USAGE: &str = "\
@@ -11,13 +12,14 @@ The chores of this workspace.
 cargo xtask services up             start private PostgreSQL, MariaDB and NATS servers
 cargo xtask services down [--wipe]  stop them; --wipe removes their data, too
 cargo xtask services status         one line per server
-cargo xtask test [STEP…] [-- ARG…]  run all steps, or the named ones, until one fails
+cargo xtask test [STEP…] [-- NAME…] run all steps, or the named ones, until one fails; NAMEs are parts of tests' names
+      --all                         every test on every database; else slow tests run on one of them, by the commit
+      --sample N                    the sample of another commit, whose number its run has printed
 cargo xtask bench [ARG…]            measure posthaste beside its limits and peers; `bench --help` says more;
                                     with --outbox-postgres that peer takes part in place of obix
 cargo xtask torture [ARG…]          break everything around posthaste and check that nothing is lost; `torture --help` says more
 
-Steps, in their order: fmt clippy features test doctest examples doc deny
-ARGs go to `cargo nextest run` (to `cargo test` where nextest is not installed).
+Steps, in their order: fmt clippy features build test doctest examples doc deny
 
 The servers listen on 127.0.0.1 only; their data are in target/services, their URLs and
 programs in target/services/services.env. A test run stops the servers it has started.
@@ -51,8 +53,8 @@ pub(crate) enum Request {
     Test {
         /// Which ones, in the order they run in.
         steps: Vec<Step>,
-        /// Arguments for the test runner.
-        rest: Vec<String>,
+        /// Which tests.
+        selection: Selection,
     },
 }
 
@@ -94,20 +96,34 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Reque
     }
 }
 
-fn test(names: &[&str], rest: &[String]) -> Result<Request> {
-    for name in names {
-        if !Step::ALL.iter().any(|step| step.name() == *name) {
-            let known = Step::ALL.map(Step::name).join(", ");
-            bail!("the step `{name}` is unknown; known are: {known}");
+fn test(words: &[&str], names: &[String]) -> Result<Request> {
+    let mut selection = Selection { names: names.to_vec(), ..Selection::default() };
+    let mut named = Vec::new();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match *word {
+            "--all" => selection.all = true,
+            "--sample" => {
+                let number = words.next().and_then(|number| number.parse().ok());
+                selection.sample = Some(number.context("--sample wants a number, as a run prints it")?);
+            }
+            name => match Step::ALL.into_iter().find(|step| step.name() == name) {
+                Some(step) => named.push(step),
+                None => {
+                    let known = Step::ALL.map(Step::name).join(", ");
+                    bail!(
+                        "the step `{name}` is unknown; known are: {known}, and the options --all and --sample N"
+                    );
+                }
+            },
         }
     }
     let steps: Vec<Step> =
-        Step::ALL.into_iter().filter(|step| names.is_empty() || names.contains(&step.name())).collect();
-    if !rest.is_empty() && !steps.contains(&Step::Test) {
-        bail!("arguments after `--` are for the step `test`, which is not among the named ones");
+        Step::ALL.into_iter().filter(|step| named.is_empty() || named.contains(step)).collect();
+    if !names.is_empty() && !steps.contains(&Step::Test) {
+        bail!("names after `--` are for the step `test`, which is not among the named ones");
     }
-    let rest = rest.to_vec();
-    Ok(Request::Test { steps, rest })
+    Ok(Request::Test { steps, selection })
 }
 
 #[cfg(test)]
@@ -150,12 +166,14 @@ mod tests {
     #[test]
     fn steps_run_in_their_order_whatever_the_order_of_their_names() {
         let steps = vec![Step::Fmt, Step::Test];
-        let rest = vec!["-E".to_owned(), "--help".to_owned()];
+        let names = vec!["en3_".to_owned(), "--help".to_owned()];
         let all = Step::ALL.to_vec();
-        let none = Vec::new();
+        let selection = Selection { names, ..Selection::default() };
+        let whole = Selection { all: true, sample: Some(7), names: Vec::new() };
         let expected = [
-            ("test test fmt -- -E --help", Request::Test { steps, rest }),
-            ("test", Request::Test { steps: all, rest: none }),
+            ("test test fmt -- en3_ --help", Request::Test { steps, selection }),
+            ("test", Request::Test { steps: all.clone(), selection: Selection::default() }),
+            ("test --all --sample 7", Request::Test { steps: all, selection: whole }),
         ];
         for (line, request) in expected {
             assert_eq!(read(line), Ok(request), "{line}");
@@ -168,9 +186,10 @@ mod tests {
             ("tset", "services, test"),
             ("services", "up, down [--wipe], status"),
             ("services up --wipe", "up, down [--wipe], status"),
-            ("test lint", "fmt, clippy, features, test"),
+            ("test lint", "fmt, clippy, features, build, test"),
             ("test fmt -- x", "the step `test`"),
             ("services up -- x", "`test` only"),
+            ("test --sample", "wants a number"),
         ] {
             let error = read(line).err().unwrap_or_default();
             assert!(error.contains(known), "{line}: {error}");

@@ -33,6 +33,7 @@ mod record;
 mod server;
 mod services;
 mod step;
+mod suite;
 mod test;
 mod torture;
 mod unpacked;
@@ -67,6 +68,6 @@ fn run() -> Result<()> {
         Request::Status => services::status(&layout),
         Request::Bench { arguments } => bench::run(&layout, &arguments),
         Request::Torture { arguments } => torture::run(&layout, &arguments),
-        Request::Test { steps, rest } => test::run(&layout, &steps, &rest),
+        Request::Test { steps, selection } => test::run(&layout, &steps, &selection.of_commit(&layout)?),
     }
 }

@@ -5,11 +5,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::envfile::EnvFile;
 use crate::layout::Layout;
+use crate::suite::plan::Selection;
+use crate::suite::{self, binary};
 use crate::{cargo, deny, examples, program};
 
 /// One step.
@@ -21,7 +24,9 @@ pub(crate) enum Step {
     Clippy,
     /// The library with each database alone, with each sink alone, and with none.
     Features,
-    /// All tests but those in the documentation.
+    /// The programs of the tests.
+    Build,
+    /// All tests except those in the documentation.
     Test,
     /// The tests in the documentation.
     Doctest,
@@ -48,16 +53,17 @@ pub(crate) struct Run<'a> {
     env: EnvFile,
     /// The `PATH` with the clients of the servers, which the tests call.
     path: OsString,
-    /// Arguments for the test runner.
-    rest: &'a [String],
+    /// Which tests are wanted.
+    selection: &'a Selection,
 }
 
 impl Step {
     /// All steps, in their order.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Fmt,
         Self::Clippy,
         Self::Features,
+        Self::Build,
         Self::Test,
         Self::Doctest,
         Self::Examples,
@@ -71,6 +77,7 @@ impl Step {
             Self::Fmt => "fmt",
             Self::Clippy => "clippy",
             Self::Features => "features",
+            Self::Build => "build",
             Self::Test => "test",
             Self::Doctest => "doctest",
             Self::Examples => "examples",
@@ -82,6 +89,19 @@ impl Step {
     /// Whether the step runs code that talks to the servers.
     pub(crate) fn needs_services(self) -> bool {
         matches!(self, Self::Test | Self::Doctest | Self::Examples)
+    }
+
+    /// Time that the step takes on two processors at most, from a fresh clone. A run fails when a step takes half as long
+    /// again: all later changes would pay for it.
+    pub(crate) fn limit(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Fmt => 10,
+            Self::Clippy | Self::Deny => 240,
+            Self::Features => 180,
+            Self::Build | Self::Test => 480,
+            Self::Doctest | Self::Doc => 150,
+            Self::Examples => 90,
+        })
     }
 
     /// Runs the step; an error when it does not pass.
@@ -98,6 +118,7 @@ impl Step {
                     run.cargo(&format!("{clippy} --features={feature} -- -D warnings"))
                 })
             }
+            Self::Build => binary::build(run).map(drop),
             Self::Test => run.tests(),
             Self::Doctest => run.cargo("test --workspace --all-features --doc"),
             Self::Examples => examples::run(run),
@@ -112,10 +133,15 @@ impl Step {
 }
 
 impl<'a> Run<'a> {
-    /// The surroundings with these URLs and these arguments for the test runner.
-    pub(crate) fn new(layout: &'a Layout, env: EnvFile, rest: &'a [String]) -> Result<Self> {
+    /// The surroundings with these URLs, for these tests.
+    pub(crate) fn new(layout: &'a Layout, env: EnvFile, selection: &'a Selection) -> Result<Self> {
         let path = program::path()?;
-        Ok(Self { layout, env, path, rest })
+        Ok(Self { layout, env, path, selection })
+    }
+
+    /// `true` if the tests are those of the default run.
+    pub(crate) fn is_default(&self) -> bool {
+        !self.selection.all && self.selection.names.is_empty()
     }
 
     /// A cargo command in the workspace, with the URLs of the servers in its environment.
@@ -142,16 +168,6 @@ impl<'a> Run<'a> {
         finish(self.command(arguments))
     }
 
-    /// Whether cargo has this subcommand.
-    fn has(&self, subcommand: &str) -> bool {
-        self.command(subcommand)
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
-    }
-
     /// Whether a command succeeds.
     fn answers(&self, words: &[&str]) -> bool {
         let mut command = Command::new(words[0]);
@@ -165,14 +181,7 @@ impl<'a> Run<'a> {
                 println!("NOT TESTED: `{}` fails on this machine, so {what} is not tried", words.join(" "));
             }
         }
-        let mut command = if self.has("nextest") {
-            self.command("nextest run --workspace --all-features")
-        } else {
-            println!("cargo-nextest is not installed: this is `cargo test`");
-            self.command("test --workspace --all-features --lib --bins --tests")
-        };
-        command.args(self.rest);
-        finish(command)
+        suite::run(self, &binary::build(self)?, self.selection)
     }
 }
 

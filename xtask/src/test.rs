@@ -4,18 +4,22 @@
 //!   fails the run; nothing is ever skipped for want of one.
 //! * The first step that fails ends the run, with its name and a non-zero exit code.
 //! * A table of the times is printed at the end, also after a failure: a run that gets slow shows
-//!   where.
+//!   where, and fails once a step takes half as long again as its limit.
 //! * Servers that this run has started are stopped again, also after a failure; those that were
 //!   up before stay up.
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::envfile::EnvFile;
 use crate::layout::Layout;
 use crate::services::{self, User};
 use crate::step::{Run, Step};
+use crate::suite::plan::Selection;
+
+/// Set where steps may take any time.
+const UNLIMITED: &str = "POSTHASTE_TEST_UNLIMITED";
 
 /// How long a step took.
 struct Time {
@@ -25,33 +29,55 @@ struct Time {
 }
 
 /// Runs the steps.
-pub(crate) fn run(layout: &Layout, steps: &[Step], rest: &[String]) -> Result<()> {
+pub(crate) fn run(layout: &Layout, steps: &[Step], selection: &Selection) -> Result<()> {
     let begin = Instant::now();
     let mut times = Vec::new();
-    let result = with_services(layout, steps, rest, &mut times);
+    let result = with_services(layout, steps, selection, &mut times);
     print!("{}", table(&times, begin.elapsed()));
     result
 }
 
-fn with_services(layout: &Layout, steps: &[Step], rest: &[String], times: &mut Vec<Time>) -> Result<()> {
+fn with_services(
+    layout: &Layout,
+    steps: &[Step],
+    selection: &Selection,
+    times: &mut Vec<Time>,
+) -> Result<()> {
     if !steps.iter().any(|step| step.needs_services()) {
-        return in_order(steps, &Run::new(layout, EnvFile::default(), rest)?, times);
+        return in_order(steps, &Run::new(layout, EnvFile::default(), selection)?, times);
     }
     let user = User::announce(layout)?;
     let mut started = Vec::new();
     let result = timed("services", times, || services::up(layout, &mut started))
         .context("without its databases nothing is tested")
-        .and_then(|env| in_order(steps, &Run::new(layout, env, rest)?, times));
+        .and_then(|env| in_order(steps, &Run::new(layout, env, selection)?, times));
     let left = user.leave(layout, &started);
     result.and(left)
 }
 
 /// Runs one step after the other until one fails.
 fn in_order(steps: &[Step], run: &Run<'_>, times: &mut Vec<Time>) -> Result<()> {
+    let limited = run.is_default() && std::env::var_os(UNLIMITED).is_none();
     for step in steps {
         let name = step.name();
         println!("\n== {name}");
         timed(name, times, || step.run(run)).with_context(|| format!("the step `{name}` failed"))?;
+        if let (true, Some(time)) = (limited, times.last()) {
+            in_time(name, time.taken, step.limit())?;
+        }
+    }
+    Ok(())
+}
+
+/// An error if a step took half as long again as its limit.
+fn in_time(name: &str, taken: Duration, limit: Duration) -> Result<()> {
+    if taken > limit * 3 / 2 {
+        bail!(
+            "the step `{name}` passed, but took {:.0} s; its limit is {:.0} s and half of that more: make it quicker, move \
+             its longest tests to `--all`, or set {UNLIMITED}=1 on a slow machine",
+            taken.as_secs_f64(),
+            limit.as_secs_f64()
+        );
     }
     Ok(())
 }
@@ -83,6 +109,14 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
+
+    #[test]
+    fn a_step_may_take_half_as_long_again_as_its_limit() {
+        let limit = Duration::from_secs(100);
+        assert!(in_time("test", Duration::from_secs(150), limit).is_ok());
+        let error = in_time("test", Duration::from_secs(151), limit).map_err(|error| error.to_string());
+        assert!(error.is_err_and(|error| error.contains("took 151 s; its limit is 100 s")));
+    }
 
     #[test]
     fn the_time_of_a_failure_counts_too() {
