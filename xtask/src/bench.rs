@@ -5,11 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, mariadb::MariaDb, postgres::Postgres};
 use crate::home::Home;
 use crate::layout::Layout;
-use crate::mariadb::MariaDb;
-use crate::postgres::Postgres;
 use crate::{cargo, install};
 
 /// Another build, with this peer in place of one that cannot be built together with it.

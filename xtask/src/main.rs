@@ -2,7 +2,7 @@
 //! `cargo xtask test` runs everything that must pass, `cargo xtask bench` measures, `cargo xtask torture` breaks everything
 //! around posthaste.
 //!
-//! It is written in Rust with `anyhow` as its only dependency, so that a fresh clone needs nothing
+//! It depends on `anyhow` and on the servers of `posthaste-testkit`, which depends on `anyhow` alone: a fresh clone needs nothing
 //! but the toolchain, and building it takes seconds.
 
 #![allow(
@@ -11,36 +11,20 @@
     reason = "a command-line tool: its output is its purpose"
 )]
 
-mod account;
 mod args;
 mod bench;
 mod cargo;
-mod compose;
 mod deny;
-mod engine;
-mod envfile;
 mod examples;
-mod home;
-mod install;
-mod layout;
-mod mariadb;
-mod mysql;
-mod nats;
-mod postgres;
-mod process;
-mod program;
-mod record;
-mod server;
-mod services;
 mod step;
 mod suite;
 mod test;
 mod torture;
-mod unpacked;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
+use posthaste_testkit::{engine, envfile, home, install, layout, process, program, services};
 
 use crate::args::Request;
 

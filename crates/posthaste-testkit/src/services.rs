@@ -22,7 +22,7 @@ use crate::{engine, install, server};
 /// Makes sure that all of them run, and says so; returns the lines of `services.env`.
 ///
 /// The names of those that had not been up before go to `started`, also when another one fails.
-pub(crate) fn up(layout: &Layout, started: &mut Vec<&'static str>) -> Result<EnvFile> {
+pub fn up(layout: &Layout, started: &mut Vec<&'static str>) -> Result<EnvFile> {
     let _lock = lock(layout)?;
     let containers = install::ensure(layout)?;
     let mut env = EnvFile::default();
@@ -52,7 +52,7 @@ pub(crate) fn up(layout: &Layout, started: &mut Vec<&'static str>) -> Result<Env
 }
 
 /// Stops all of them, and removes their data if `wipe`.
-pub(crate) fn down(layout: &Layout, wipe: bool) -> Result<()> {
+pub fn down(layout: &Layout, wipe: bool) -> Result<()> {
     let _lock = lock(layout)?;
     for engine in engine::all() {
         let stopped = server::down(layout, engine, wipe)?;
@@ -67,7 +67,7 @@ pub(crate) fn down(layout: &Layout, wipe: bool) -> Result<()> {
 }
 
 /// Prints one line per server.
-pub(crate) fn status(layout: &Layout) -> Result<()> {
+pub fn status(layout: &Layout) -> Result<()> {
     for engine in engine::all() {
         println!("{}", server::status(layout, engine)?);
     }
@@ -76,18 +76,18 @@ pub(crate) fn status(layout: &Layout) -> Result<()> {
 
 /// A test run that needs the servers; other runs can see that it is there.
 #[derive(Debug)]
-pub(crate) struct User(File);
+pub struct User(File);
 
 impl User {
     /// Announces a run, to be done before [`up`].
-    pub(crate) fn announce(layout: &Layout) -> Result<Self> {
+    pub fn announce(layout: &Layout) -> Result<Self> {
         let file = File::create(layout.services.join("users"))?;
         file.lock_shared().context("cannot lock `users`")?;
         Ok(Self(file))
     }
 
     /// Ends the run and stops the servers it had started, unless another run uses them.
-    pub(crate) fn leave(self, layout: &Layout, started: &[&str]) -> Result<()> {
+    pub fn leave(self, layout: &Layout, started: &[&str]) -> Result<()> {
         drop(self.0);
         if started.is_empty() {
             return Ok(());

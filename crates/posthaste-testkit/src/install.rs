@@ -15,9 +15,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::account::Account;
 use crate::compose;
+use crate::engine::mysql;
 use crate::layout::Layout;
 use crate::program::{self, Program};
-use crate::{mysql, unpacked};
+use crate::unpacked;
 
 /// Runs as root with the packages as arguments.
 const SCRIPT: &str = r#"
@@ -36,7 +37,7 @@ install "$@" || { apt-get update -q && install "$@"; }
 
 /// Makes sure that every program is there and returns the servers that have to run in a container
 /// because theirs cannot be had.
-pub(crate) fn ensure(layout: &Layout) -> Result<Vec<&'static str>> {
+pub fn ensure(layout: &Layout) -> Result<Vec<&'static str>> {
     let mut containers = ensure_of(&program::ALL)?;
     if !mysql::is_there()
         && let Err(error) = unpacked::unpack_mysql(layout)
@@ -51,7 +52,7 @@ pub(crate) fn ensure(layout: &Layout) -> Result<Vec<&'static str>> {
 }
 
 /// The same of the programs that these servers need.
-pub(crate) fn ensure_servers(names: &[&str]) -> Result<Vec<&'static str>> {
+pub fn ensure_servers(names: &[&str]) -> Result<Vec<&'static str>> {
     let of_them = |program: &Program| program.server.is_some_and(|server| names.contains(&server));
     let needed: Vec<Program> = program::ALL.into_iter().filter(of_them).collect();
     ensure_of(&needed)

@@ -17,18 +17,18 @@ use anyhow::{Context, Result, bail};
 
 /// A user of this machine.
 #[derive(Debug, Clone)]
-pub(crate) struct Account {
+pub struct Account {
     /// The number of the user.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// The number of the user's own group.
-    pub(crate) gid: u32,
+    pub gid: u32,
     /// Whether a command has to change to this account first.
     switch: bool,
 }
 
 impl Account {
     /// The user who runs this program.
-    pub(crate) fn current() -> Result<Self> {
+    pub fn current() -> Result<Self> {
         Ok(Self {
             uid: id(&["-u"])?.context("`id -u` failed")?,
             gid: id(&["-g"])?.context("`id -g` failed")?,
@@ -38,7 +38,7 @@ impl Account {
 
     /// The account for a service whose package makes the user `name`; `None` when that user is
     /// needed (this is root) and missing.
-    pub(crate) fn of_service(name: &str) -> Result<Option<Self>> {
+    pub fn of_service(name: &str) -> Result<Option<Self>> {
         let current = Self::current()?;
         if !current.is_root() {
             return Ok(Some(current));
@@ -52,12 +52,12 @@ impl Account {
     }
 
     /// Whether this is root.
-    pub(crate) fn is_root(&self) -> bool {
+    pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
     /// A command that runs as this account, in a directory that everyone can enter.
-    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir("/").stdin(Stdio::null());
         if self.switch {
@@ -70,7 +70,7 @@ impl Account {
 
     /// Makes `dir` if need be, gives it to this account and tells whether the account can really
     /// write there.
-    pub(crate) fn take_over(&self, dir: &Path) -> Result<bool> {
+    pub fn take_over(&self, dir: &Path) -> Result<bool> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         if self.switch {
             std::os::unix::fs::chown(dir, Some(self.uid), Some(self.gid))
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_current_account_can_write_to_a_directory_of_its_own() -> Result<()> {
-        let dir = std::env::temp_dir().join(format!("xtask-account-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("testkit-account-{}", std::process::id()));
         assert!(Account::current()?.take_over(&dir)?);
         std::fs::remove_dir(&dir)?;
         Ok(())

@@ -21,11 +21,11 @@ use crate::record::{How, Record};
 
 /// The directory of one server.
 #[derive(Debug, Clone)]
-pub(crate) struct Home(pub(crate) PathBuf);
+pub struct Home(pub PathBuf);
 
 impl Home {
     /// The home of a server: where its record says, or else in `target`.
-    pub(crate) fn known(layout: &Layout, name: &str, record: Option<&Record>) -> Self {
+    pub fn known(layout: &Layout, name: &str, record: Option<&Record>) -> Self {
         match record.map(|record| &record.how) {
             Some(How::Process { home, .. }) => Self(home.clone()),
             _ => Self(layout.services.join(name)),
@@ -34,12 +34,7 @@ impl Home {
 
     /// The home of a server that is to be started: as known, if its account can write there, or
     /// else outside the workspace.
-    pub(crate) fn choose(
-        layout: &Layout,
-        name: &str,
-        record: Option<&Record>,
-        account: &Account,
-    ) -> Result<Self> {
+    pub fn choose(layout: &Layout, name: &str, record: Option<&Record>, account: &Account) -> Result<Self> {
         let mut known = Self::known(layout, name, record);
         // A directory outside may be gone since, and in its place somebody else's.
         if !known.0.parent().map_or(Ok(false), is_ours)? {
@@ -66,22 +61,22 @@ impl Home {
     }
 
     /// The data of the server. It exists only once it is complete.
-    pub(crate) fn data(&self) -> PathBuf {
+    pub fn data(&self) -> PathBuf {
         self.0.join("data")
     }
 
     /// Data in the making, which become [`Self::data`] when they are complete.
-    pub(crate) fn unfinished(&self) -> PathBuf {
+    pub fn unfinished(&self) -> PathBuf {
         self.0.join("data.unfinished")
     }
 
     /// What the server writes to its standard output and standard error.
-    pub(crate) fn log(&self) -> PathBuf {
+    pub fn log(&self) -> PathBuf {
         self.0.join("server.log")
     }
 
     /// Makes the data, unless they are there.
-    pub(crate) fn fill(&self, engine: &dyn Engine, account: &Account) -> Result<()> {
+    pub fn fill(&self, engine: &dyn Engine, account: &Account) -> Result<()> {
         match self.data().metadata() {
             Ok(found) if found.uid() == account.uid => return Ok(()),
             Ok(_) => remove_dir(&self.data())?,
@@ -95,14 +90,14 @@ impl Home {
     }
 
     /// Removes the data and everything else about this server.
-    pub(crate) fn remove(&self) -> Result<()> {
+    pub fn remove(&self) -> Result<()> {
         remove_dir(&self.0)
     }
 }
 
 /// A copied workspace has a copy of the records and of data that were in use while they were
 /// copied: away with both. What another mount of this very directory has made must stay.
-pub(crate) fn clear_copy(layout: &Layout, name: &str) -> Result<()> {
+pub fn clear_copy(layout: &Layout, name: &str) -> Result<()> {
     let Some(origin) = Record::stranger(layout, name)? else {
         return Ok(());
     };

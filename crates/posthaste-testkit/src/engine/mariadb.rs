@@ -38,7 +38,7 @@ const SETTINGS: [&str; 9] = [
 ];
 
 /// MariaDB.
-pub(crate) struct MariaDb;
+pub struct MariaDb;
 
 impl Engine for MariaDb {
     fn name(&self) -> &'static str {

@@ -1,5 +1,10 @@
 //! What differs between one server and the other; the rest is in [`crate::server`].
 
+pub mod mariadb;
+pub mod mysql;
+pub mod nats;
+pub mod postgres;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,19 +15,19 @@ use crate::home::Home;
 
 /// The user, its password and its database: the same word for all three, on every server. The
 /// servers listen on the loopback interface only and hold nothing but what tests put there.
-pub(crate) const WORD: &str = "posthaste";
+pub const WORD: &str = "posthaste";
 
 /// The programs of a server.
 #[derive(Debug)]
-pub(crate) struct Programs {
+pub struct Programs {
     /// Makes the data.
-    pub(crate) create: PathBuf,
+    pub create: PathBuf,
     /// Is the server.
-    pub(crate) serve: PathBuf,
+    pub serve: PathBuf,
 }
 
 /// A kind of server.
-pub(crate) trait Engine {
+pub trait Engine {
     /// Its short name, of its directory and of its service in the compose file.
     fn name(&self) -> &'static str;
 
@@ -72,18 +77,18 @@ pub(crate) trait Engine {
 }
 
 /// All servers.
-pub(crate) fn all() -> [&'static dyn Engine; 4] {
-    [&crate::postgres::Postgres, &crate::mysql::MySql, &crate::mariadb::MariaDb, &crate::nats::Nats]
+pub fn all() -> [&'static dyn Engine; 4] {
+    [&postgres::Postgres, &mysql::MySql, &mariadb::MariaDb, &nats::Nats]
 }
 
 /// The number in the first line of a pid file.
-pub(crate) fn read_pid(path: &Path) -> Option<u32> {
+pub fn read_pid(path: &Path) -> Option<u32> {
     let text = std::fs::read_to_string(path).ok()?;
     text.lines().next()?.trim().parse().ok()
 }
 
 /// Runs a command with `input`; when it fails, what it wrote is the error.
-pub(crate) fn run(mut command: Command, input: &str) -> Result<()> {
+pub fn run(mut command: Command, input: &str) -> Result<()> {
     use std::io::Write;
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How often something that is waited for is looked at.
-pub(crate) const POLL: Duration = Duration::from_millis(50);
+pub const POLL: Duration = Duration::from_millis(50);
 
 /// Whether process `pid` lives and has `argument` on its command line.
 ///
 /// A zombie has no command line any more and so counts as dead.
-pub(crate) fn is_ours(pid: u32, argument: &str) -> bool {
+pub fn is_ours(pid: u32, argument: &str) -> bool {
     if Path::new("/proc/self/cmdline").exists() {
         return fs::read(format!("/proc/{pid}/cmdline"))
             .is_ok_and(|line| line.split(|b| *b == 0).any(|a| a == argument.as_bytes()));
@@ -33,7 +33,7 @@ pub(crate) fn is_ours(pid: u32, argument: &str) -> bool {
 /// Sends a signal; whether that worked. Signal `0` asks only whether the process exists.
 ///
 /// `kill` of the shell, because a small machine may lack the program of that name.
-pub(crate) fn signal(pid: u32, signal: &str) -> bool {
+pub fn signal(pid: u32, signal: &str) -> bool {
     Command::new("sh")
         .args(["-c", "kill -s \"$1\" \"$2\"", "sh", signal])
         .arg(pid.to_string())
@@ -45,7 +45,7 @@ pub(crate) fn signal(pid: u32, signal: &str) -> bool {
 
 /// Ends process `pid` if it is ours: asks with `gentle`, insists with `hard` when it has not gone
 /// within 30 seconds, and returns once it is gone.
-pub(crate) fn stop(pid: u32, argument: &str, gentle: &str, hard: &str) -> Result<()> {
+pub fn stop(pid: u32, argument: &str, gentle: &str, hard: &str) -> Result<()> {
     for kind in [gentle, hard] {
         if is_ours(pid, argument) && !signal(pid, kind) && is_ours(pid, argument) {
             bail!("may not send SIG{kind} to process {pid}: another user's?");
@@ -62,7 +62,7 @@ pub(crate) fn stop(pid: u32, argument: &str, gentle: &str, hard: &str) -> Result
 ///
 /// For what a killed server leaves behind: children that have given themselves another command
 /// line.
-pub(crate) fn living_in(dir: &Path, name: &str) -> Vec<u32> {
+pub fn living_in(dir: &Path, name: &str) -> Vec<u32> {
     let lives = |pid: &u32| {
         let link = |what| fs::read_link(format!("/proc/{pid}/{what}"));
         link("cwd").is_ok_and(|cwd| cwd == dir) && link("exe").is_ok_and(|exe| exe.ends_with(name))
@@ -72,7 +72,7 @@ pub(crate) fn living_in(dir: &Path, name: &str) -> Vec<u32> {
 }
 
 /// Polls until `done` or until the time is up; whether it was done.
-pub(crate) fn wait(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+pub fn wait(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
         if done() {
@@ -86,14 +86,14 @@ pub(crate) fn wait(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
 }
 
 /// Whether something accepts connections on this port of the loopback interface.
-pub(crate) fn answers(port: u16) -> bool {
+pub fn answers(port: u16) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     TcpStream::connect_timeout(&address, Duration::from_secs(2)).is_ok()
 }
 
 /// A port of the loopback interface that nothing listens on: `wanted` if that is free, so that
 /// URLs stay the same from one start to the next, or else one the system picks.
-pub(crate) fn free_port(wanted: Option<u16>) -> Result<u16> {
+pub fn free_port(wanted: Option<u16>) -> Result<u16> {
     if let Some(port) = wanted
         && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
     {
@@ -104,7 +104,7 @@ pub(crate) fn free_port(wanted: Option<u16>) -> Result<u16> {
 }
 
 /// The last lines of a log, indented, for an error message.
-pub(crate) fn tail(log: &Path) -> String {
+pub fn tail(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_process_lives_in_its_directory() -> Result<()> {
-        let dir = std::env::temp_dir().join(format!("xtask-process-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("testkit-process-{}", std::process::id()));
         fs::create_dir(&dir)?;
         let dir = dir.canonicalize()?;
         let mut child = Command::new("sleep").arg("62").current_dir(&dir).spawn()?;

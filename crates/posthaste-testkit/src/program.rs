@@ -12,19 +12,19 @@ use anyhow::{Context, Result};
 
 /// A program this workspace needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Program {
+pub struct Program {
     /// The name of its file.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// The package of Debian and Ubuntu that has it.
-    pub(crate) debian: &'static str,
+    pub debian: &'static str,
     /// The formula of Homebrew that has it.
-    pub(crate) brew: &'static str,
+    pub brew: &'static str,
     /// For a program that only a server needs, the server: a container can replace it.
-    pub(crate) server: Option<&'static str>,
+    pub server: Option<&'static str>,
 }
 
 /// All programs that are needed; the tests call the clients, too.
-pub(crate) const ALL: [Program; 7] = [
+pub const ALL: [Program; 7] = [
     server("initdb", "postgresql", "postgresql@16", "postgres"),
     server("mariadbd", "mariadb-server", "mariadb", "mariadb"),
     server("mariadb-install-db", "mariadb-server", "mariadb", "mariadb"),
@@ -49,24 +49,24 @@ const fn client(name: &'static str, debian: &'static str, brew: &'static str) ->
 
 impl Program {
     /// Whether this machine does not have it.
-    pub(crate) fn is_missing(&self) -> bool {
+    pub fn is_missing(&self) -> bool {
         pick(self.name, &directories()).is_none()
     }
 }
 
 /// The path of a program, or an error that names it.
-pub(crate) fn require(name: &str) -> Result<PathBuf> {
+pub fn require(name: &str) -> Result<PathBuf> {
     pick(name, &directories()).with_context(|| format!("the program `{name}` is not installed"))
 }
 
 /// Every program of this name, in the order of preference.
-pub(crate) fn all_named(name: &str) -> Vec<PathBuf> {
+pub fn all_named(name: &str) -> Vec<PathBuf> {
     directories().into_iter().map(|dir| dir.join(name)).filter(|path| is_executable(path)).collect()
 }
 
 /// `PATH` for the tests: as it is, and after it the directories of the clients that are not found
 /// in it.
-pub(crate) fn path() -> Result<OsString> {
+pub fn path() -> Result<OsString> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut all: Vec<PathBuf> = std::env::split_paths(&path).collect();
     for client in ALL.iter().filter(|program| program.server.is_none()) {
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_first_executable_file_is_picked() -> Result<()> {
-        let top = std::env::temp_dir().join(format!("xtask-program-{}", std::process::id()));
+        let top = std::env::temp_dir().join(format!("testkit-program-{}", std::process::id()));
         for (name, mode) in [("9.6", 0o755), ("15", 0o755), ("16", 0o644)] {
             let bin = top.join(name).join("bin");
             std::fs::create_dir_all(&bin)?;

@@ -29,17 +29,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What [`up`] found or did.
 #[derive(Debug, Clone)]
-pub(crate) struct Up {
+pub struct Up {
     /// The port of the server.
-    pub(crate) port: u16,
+    pub port: u16,
     /// Whether it was started just now.
-    pub(crate) started: bool,
+    pub started: bool,
     /// Its directory, which its account can write to; none in a container.
-    pub(crate) home: Option<Home>,
+    pub home: Option<Home>,
 }
 
 /// Makes sure that a server runs, as a container if `container`.
-pub(crate) fn up(layout: &Layout, engine: &dyn Engine, container: bool) -> Result<Up> {
+pub fn up(layout: &Layout, engine: &dyn Engine, container: bool) -> Result<Up> {
     let name = engine.name();
     clear_copy(layout, name)?;
     let record = Record::read(layout, name)?;
@@ -76,7 +76,7 @@ pub(crate) fn up(layout: &Layout, engine: &dyn Engine, container: bool) -> Resul
 }
 
 /// Stops a server if it runs, and removes its data if `wipe`; whether there was one to stop.
-pub(crate) fn down(layout: &Layout, engine: &dyn Engine, wipe: bool) -> Result<bool> {
+pub fn down(layout: &Layout, engine: &dyn Engine, wipe: bool) -> Result<bool> {
     let name = engine.name();
     let record = Record::read(layout, name)?;
     if let Some(record) = &record
@@ -105,7 +105,7 @@ pub(crate) fn down(layout: &Layout, engine: &dyn Engine, wipe: bool) -> Result<b
 }
 
 /// One line about a server.
-pub(crate) fn status(layout: &Layout, engine: &dyn Engine) -> Result<String> {
+pub fn status(layout: &Layout, engine: &dyn Engine) -> Result<String> {
     let name = engine.name();
     let Some(record) = Record::read(layout, name)? else {
         return Ok(format!("{name:<9} down  (never started)"));

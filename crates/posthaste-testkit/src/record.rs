@@ -13,7 +13,7 @@ use crate::layout::Layout;
 
 /// How a server runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum How {
+pub enum How {
     /// As a process of this machine.
     Process {
         /// The number of the process, living or not.
@@ -27,11 +27,11 @@ pub(crate) enum How {
 
 /// What is known of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Record {
+pub struct Record {
     /// The port it listens on, or did last.
-    pub(crate) port: u16,
+    pub port: u16,
     /// How it runs.
-    pub(crate) how: How,
+    pub how: How,
 }
 
 impl Record {
@@ -40,14 +40,14 @@ impl Record {
     }
 
     /// The record of a server; `None` when there is none or it is another directory's.
-    pub(crate) fn read(layout: &Layout, name: &str) -> Result<Option<Self>> {
+    pub fn read(layout: &Layout, name: &str) -> Result<Option<Self>> {
         let lines = EnvFile::read(&Self::path(layout, name))?;
         Ok(lines.and_then(|lines| Self::from_lines(&layout.services, &lines)))
     }
 
     /// The directory that a record found here was written for, when that is not this one: empty
     /// when the record cannot be read at all.
-    pub(crate) fn stranger(layout: &Layout, name: &str) -> Result<Option<PathBuf>> {
+    pub fn stranger(layout: &Layout, name: &str) -> Result<Option<PathBuf>> {
         let Some(lines) = EnvFile::read(&Self::path(layout, name))? else {
             return Ok(None);
         };
@@ -58,12 +58,12 @@ impl Record {
     }
 
     /// Replaces the record.
-    pub(crate) fn write(&self, layout: &Layout, name: &str) -> Result<()> {
+    pub fn write(&self, layout: &Layout, name: &str) -> Result<()> {
         self.to_lines(&layout.services)?.write(&Self::path(layout, name))
     }
 
     /// Removes the record.
-    pub(crate) fn remove(layout: &Layout, name: &str) -> Result<()> {
+    pub fn remove(layout: &Layout, name: &str) -> Result<()> {
         let path = Self::path(layout, name);
         if path.exists() {
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;

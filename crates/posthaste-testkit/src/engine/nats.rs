@@ -20,7 +20,7 @@ use crate::program;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// NATS.
-pub(crate) struct Nats;
+pub struct Nats;
 
 impl Engine for Nats {
     fn name(&self) -> &'static str {

@@ -39,7 +39,7 @@ const SETTINGS: [&str; 11] = [
 ];
 
 /// MySQL.
-pub(crate) struct MySql;
+pub struct MySql;
 
 /// The server and its client, and whether they are those that [`unpacked`] brings.
 struct Found {
@@ -61,7 +61,7 @@ fn found() -> Result<Found> {
 }
 
 /// `true` if a MySQL server and its client are on this machine.
-pub(crate) fn is_there() -> bool {
+pub fn is_there() -> bool {
     found().is_ok()
 }
 

@@ -33,7 +33,7 @@ const SETTINGS: [&str; 8] = [
 ];
 
 /// PostgreSQL.
-pub(crate) struct Postgres;
+pub struct Postgres;
 
 impl Engine for Postgres {
     fn name(&self) -> &'static str {

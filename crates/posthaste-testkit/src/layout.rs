@@ -17,18 +17,18 @@ use crate::account::Account;
 
 /// The directories of one workspace with one target directory.
 #[derive(Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
     /// The root of the workspace.
-    pub(crate) root: PathBuf,
+    pub root: PathBuf,
     /// `target`: what cargo builds.
-    pub(crate) target: PathBuf,
+    pub target: PathBuf,
     /// `target/services`: records, locks, the environment file and, usually, the data.
-    pub(crate) services: PathBuf,
+    pub services: PathBuf,
 }
 
 impl Layout {
     /// Finds the workspace and makes `target/services`.
-    pub(crate) fn find() -> Result<Self> {
+    pub fn find() -> Result<Self> {
         let here = std::env::current_dir().context("cannot tell the current directory")?;
         let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
         let root = root_above(&here)
@@ -47,20 +47,20 @@ impl Layout {
     }
 
     /// The file with the URLs of the servers.
-    pub(crate) fn env_file(&self) -> PathBuf {
+    pub fn env_file(&self) -> PathBuf {
         self.services.join("services.env")
     }
 
     /// A short name that is this target directory's own: the same at every call, another one for
     /// another clone.
-    pub(crate) fn tag(&self) -> String {
+    pub fn tag(&self) -> String {
         format!("posthaste-{:016x}", fnv1a(&self.services))
     }
 
     /// The directory outside the workspace for a server whose account cannot enter `target`.
     ///
     /// Its name can be guessed, so a directory that someone else made there is refused.
-    pub(crate) fn shelter(&self) -> Result<PathBuf> {
+    pub fn shelter(&self) -> Result<PathBuf> {
         let dir = std::env::temp_dir().join(self.tag());
         if let Err(error) = fs::DirBuilder::new().mode(0o755).create(&dir)
             && error.kind() != std::io::ErrorKind::AlreadyExists
@@ -75,7 +75,7 @@ impl Layout {
 }
 
 /// Whether this is a directory, not a link to one, that belongs to the user who runs this.
-pub(crate) fn is_ours(dir: &Path) -> Result<bool> {
+pub fn is_ours(dir: &Path) -> Result<bool> {
     let uid = Account::current()?.uid;
     Ok(fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == uid))
 }
@@ -102,7 +102,7 @@ mod tests {
     fn the_workspace_is_found_from_below() {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
         let root = root_above(&manifest.join("src"));
-        assert_eq!(root.as_deref(), manifest.parent());
+        assert_eq!(root.as_deref(), manifest.ancestors().nth(2));
         assert_eq!(root_above(Path::new("/")), None);
     }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::layout::Layout;
 
 /// Whether a Docker engine answers and `docker compose` is there: the client alone is no use.
-pub(crate) fn engine_answers() -> bool {
+pub fn engine_answers() -> bool {
     ["info", "compose version"].iter().all(|arguments| {
         Command::new("docker")
             .args(arguments.split(' '))
@@ -24,13 +24,13 @@ pub(crate) fn engine_answers() -> bool {
 }
 
 /// Starts the container of a server and waits until it is healthy.
-pub(crate) fn up(layout: &Layout, service: &str, port: u16) -> Result<()> {
+pub fn up(layout: &Layout, service: &str, port: u16) -> Result<()> {
     let wait = ["up", "--detach", "--wait", "--wait-timeout", "300", service];
     docker_compose(layout, &wait, service, port)
 }
 
 /// Stops the container of a server; with `wipe` its data go, too.
-pub(crate) fn down(layout: &Layout, service: &str, port: u16, wipe: bool) -> Result<()> {
+pub fn down(layout: &Layout, service: &str, port: u16, wipe: bool) -> Result<()> {
     let arguments: &[&str] =
         if wipe { &["rm", "--stop", "--force", "--volumes", service] } else { &["stop", service] };
     docker_compose(layout, arguments, service, port)
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn the_compose_file_has_every_service_and_its_port() {
-        let file = include_str!("../../compose.test.yaml");
+        let file = include_str!("../../../compose.test.yaml");
         for engine in crate::engine::all() {
             let service = engine.name();
             assert!(file.contains(&format!("\n  {service}:\n")), "{service}");

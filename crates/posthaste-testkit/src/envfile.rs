@@ -15,11 +15,11 @@ use anyhow::{Context, Result, bail};
 
 /// The lines of a file, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct EnvFile(Vec<(String, String)>);
+pub struct EnvFile(Vec<(String, String)>);
 
 impl EnvFile {
     /// Adds a line; a key or value that would break the format is an error.
-    pub(crate) fn push(&mut self, key: &str, value: impl ToString) -> Result<()> {
+    pub fn push(&mut self, key: &str, value: impl ToString) -> Result<()> {
         let value = value.to_string();
         if key.is_empty() || key.contains(['=', '\n', '#']) || value.contains('\n') {
             bail!("{key:?}={value:?} cannot be a line of an environment file");
@@ -29,17 +29,17 @@ impl EnvFile {
     }
 
     /// The value of `key`.
-    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+    pub fn get(&self, key: &str) -> Option<&str> {
         self.iter().find(|(k, _)| *k == key).map(|(_, v)| v)
     }
 
     /// All lines.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(k, v)| (k.as_str(), v.as_str()))
     }
 
     /// Reads text; a line without `=` is an error that names the line.
-    pub(crate) fn parse(text: &str) -> Result<Self> {
+    pub fn parse(text: &str) -> Result<Self> {
         let mut lines = Self::default();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -55,12 +55,12 @@ impl EnvFile {
     }
 
     /// The text that [`Self::parse`] reads back.
-    pub(crate) fn render(&self) -> String {
+    pub fn render(&self) -> String {
         self.iter().map(|(k, v)| format!("{k}={v}\n")).collect()
     }
 
     /// Reads a file; `None` when there is none.
-    pub(crate) fn read(path: &Path) -> Result<Option<Self>> {
+    pub fn read(path: &Path) -> Result<Option<Self>> {
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).map(Some).with_context(|| format!("in {}", path.display())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -69,7 +69,7 @@ impl EnvFile {
     }
 
     /// Replaces a file as a whole.
-    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+    pub fn write(&self, path: &Path) -> Result<()> {
         let beside = path.with_extension("new");
         fs::write(&beside, self.render())
             .and_then(|()| fs::rename(&beside, path))

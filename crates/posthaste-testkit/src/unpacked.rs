@@ -24,7 +24,7 @@ const ALTERNATIVE: &str =
     "install a MySQL server of version 8.0.17 or newer with its client, or start a Docker engine";
 
 /// The directory with the scripts that start MySQL's programs, if they have been unpacked.
-pub(crate) fn mysql_programs() -> Option<PathBuf> {
+pub fn mysql_programs() -> Option<PathBuf> {
     let bin = directory(&Layout::find().ok()?).join("bin");
     bin.join("mysqld").is_file().then_some(bin)
 }
@@ -34,7 +34,7 @@ fn directory(layout: &Layout) -> PathBuf {
 }
 
 /// Unpacks MySQL from the packages of Debian's unstable release.
-pub(crate) fn unpack_mysql(layout: &Layout) -> Result<()> {
+pub fn unpack_mysql(layout: &Layout) -> Result<()> {
     println!("unpacking MySQL from the packages of Debian's unstable release");
     let unfinished = layout.target.join("mysql.unfinished");
     if unfinished.exists() {

@@ -1,0 +1,31 @@
+//! Servers for the tests, the benchmarks and the torture of posthaste.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`services`] | the shared servers: `cargo xtask services up` and `down` |
+//! | [`engine`] | what differs between PostgreSQL, MySQL, MariaDB and NATS |
+//! | [`server`], [`home`], [`record`] | life, directory and memory of one shared server |
+//! | [`install`], [`program`], [`unpacked`], [`compose`] | where programs come from: packages, downloads, containers |
+//! | [`layout`], [`envfile`] | directories of a workspace, and the file with the URLs |
+//! | [`account`], [`process`] | the user that a server runs as, processes and ports |
+//!
+//! The interface is blocking and needs the standard library and `anyhow` alone.
+
+#![allow(
+    clippy::print_stdout,
+    reason = "the output of `cargo xtask services`: what is installed, made and started"
+)]
+
+pub mod account;
+pub mod compose;
+pub mod engine;
+pub mod envfile;
+pub mod home;
+pub mod install;
+pub mod layout;
+pub mod process;
+pub mod program;
+pub mod record;
+pub mod server;
+pub mod services;
+pub mod unpacked;
