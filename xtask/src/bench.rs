@@ -5,10 +5,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::engine::{Engine, mariadb::MariaDb, postgres::Postgres};
-use crate::home::Home;
+use crate::engine::{mariadb::MariaDb, postgres::Postgres};
 use crate::layout::Layout;
-use crate::{cargo, install};
+use crate::{cargo, torture};
 
 /// Another build, with this peer in place of one that cannot be built together with it.
 const OTHER_PEER: &str = "--outbox-postgres";
@@ -27,22 +26,7 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     if arguments.iter().any(|argument| ["-h", "--help"].contains(&argument.as_str())) {
         return ended(command);
     }
-    let engines = [&Postgres as &dyn Engine, &MariaDb];
-    let containers = install::ensure_servers(&engines.map(Engine::name))?;
-    if let Some(first) = containers.first() {
-        bail!("{first} would run in a container, which is measured with it: install its programs");
-    }
-    for engine in engines {
-        let account = engine.account()?;
-        let programs = engine.programs()?;
-        let home = Home::choose(layout, &format!("bench-{}", engine.name()), None, &account)?;
-        let prefix = format!("POSTHASTE_BENCH_{}", engine.name().to_uppercase());
-        command
-            .env(format!("{prefix}_CREATE"), programs.create)
-            .env(format!("{prefix}_SERVE"), programs.serve)
-            .env(format!("{prefix}_ACCOUNT"), format!("{}:{}", account.uid, account.gid))
-            .env(format!("{prefix}_HOME"), &home.0);
-    }
+    command.envs(torture::private_servers(layout, &[&Postgres, &MariaDb])?);
     let sqlite = layout.target.join("bench/sqlite");
     std::fs::create_dir_all(&sqlite).with_context(|| format!("cannot make {}", sqlite.display()))?;
     command.env("POSTHASTE_BENCH_SQLITE_HOME", sqlite);

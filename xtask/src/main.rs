@@ -24,7 +24,8 @@ mod torture;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use posthaste_testkit::{engine, envfile, home, install, layout, process, program, services};
+use posthaste_testkit::choice::Versions;
+use posthaste_testkit::{engine, envfile, home, install, layout, process, program, record, services};
 
 use crate::args::Request;
 
@@ -47,7 +48,7 @@ fn run() -> Result<()> {
     let layout = layout::Layout::find()?;
     match request {
         Request::Help => Ok(()),
-        Request::Up => services::up(&layout, &mut Vec::new()).map(|_| ()),
+        Request::Up => services::up(&layout, &Versions::default(), &mut Vec::new()).map(|_| ()),
         Request::Down { wipe } => services::down(&layout, wipe),
         Request::Status => services::status(&layout),
         Request::Bench { arguments } => bench::run(&layout, &arguments),

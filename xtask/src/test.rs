@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::Versions;
 use crate::envfile::EnvFile;
 use crate::layout::Layout;
 use crate::services::{self, User};
@@ -48,7 +49,7 @@ fn with_services(
     }
     let user = User::announce(layout)?;
     let mut started = Vec::new();
-    let result = timed("services", times, || services::up(layout, &mut started))
+    let result = timed("services", times, || services::up(layout, &Versions::default(), &mut started))
         .context("without its databases nothing is tested")
         .and_then(|env| in_order(steps, &Run::new(layout, env, selection)?, times));
     let left = user.leave(layout, &started);

@@ -3,8 +3,10 @@
 
 use anyhow::{Context, Result, bail};
 
+use crate::engine::Engine;
 use crate::home::Home;
 use crate::layout::Layout;
+use crate::record::Record;
 use crate::{cargo, engine, install};
 
 /// A run with these arguments, which the program says itself what they are; in the end its exit is this one's.
@@ -29,26 +31,32 @@ pub(crate) fn run(layout: &Layout, arguments: &[String]) -> Result<()> {
     if arguments.iter().any(|argument| ["-h", "--help", "--check"].contains(&argument.as_str())) {
         return ended(command);
     }
-    let containers = install::ensure(layout)?;
-    if let [first, ..] = containers[..] {
-        bail!(
-            "{first} would run in a container, which cannot be killed and started again: install its programs"
-        );
-    }
-    for engine in engine::all() {
-        let account = engine.account()?;
-        let programs = engine.programs()?;
-        let home = Home::choose(layout, &format!("torture-{}", engine.name()), None, &account)?;
-        command
-            .env(engine.variable("CREATE"), programs.create)
-            .env(engine.variable("SERVE"), programs.serve)
-            .env(engine.variable("ACCOUNT"), format!("{}:{}", account.uid, account.gid))
-            .env(engine.variable("HOME"), &home.0);
-    }
+    command.envs(private_servers(layout, engine::all().as_slice())?);
     let histories = layout.target.join("torture");
     std::fs::create_dir_all(&histories).with_context(|| format!("cannot make {}", histories.display()))?;
     command.env("POSTHASTE_TORTURE_HOME", histories);
     ended(command)
+}
+
+/// Variables with the programs of these servers, the accounts they run as, and directories for their data.
+pub(crate) fn private_servers(
+    layout: &Layout,
+    engines: &[&'static dyn Engine],
+) -> Result<Vec<(String, String)>> {
+    let names: Vec<&str> = engines.iter().map(|engine| engine.name()).collect();
+    if let [first, ..] = install::ensure(layout, &names)?[..] {
+        bail!(
+            "{first} would run in a container, which cannot be killed and started again: install its programs"
+        );
+    }
+    let mut variables = Vec::new();
+    for &engine in engines {
+        let installation = engine.installed()?;
+        let record = Record::read(layout, engine.name())?;
+        let home = Home::choose(layout, engine.name(), record.as_ref(), &installation.account)?;
+        variables.extend(installation.variables(engine, &home));
+    }
+    Ok(variables)
 }
 
 fn ended(mut command: std::process::Command) -> Result<()> {

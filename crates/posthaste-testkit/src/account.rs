@@ -36,6 +36,14 @@ impl Account {
         })
     }
 
+    /// An account by its numbers, `UID:GID`, for a program that knows it from [`crate::environment`].
+    pub fn parse(text: &str) -> Result<Self> {
+        let (uid, gid) = text.split_once(':').with_context(|| format!("{text:?} is not UID:GID"))?;
+        let number = |text: &str| text.parse().with_context(|| format!("{text:?} is no number"));
+        // Changing to the own account is allowed to everyone.
+        Ok(Self { uid: number(uid)?, gid: number(gid)?, switch: true })
+    }
+
     /// The account for a service whose package makes the user `name`; `None` when that user is
     /// needed (this is root) and missing.
     pub fn of_service(name: &str) -> Result<Option<Self>> {
@@ -85,6 +93,19 @@ impl Account {
             .context("cannot run sh")?;
         Ok(probe.success())
     }
+
+    /// `true` if this account can enter `dir`.
+    pub fn can_enter(&self, dir: &Path) -> Result<bool> {
+        let mut command = self.command("sh");
+        command.args(["-c", "cd -- \"$1\"", "sh"]).arg(dir).stderr(Stdio::null());
+        Ok(command.status().context("cannot run sh")?.success())
+    }
+}
+
+impl std::fmt::Display for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.uid, self.gid)
+    }
 }
 
 /// What `id` answers, or `None` when it knows no such user.
@@ -108,6 +129,13 @@ mod tests {
     fn an_unknown_user_is_none() -> Result<()> {
         assert_eq!(id(&["-u", "no-such-user-here"])?, None);
         assert!(id(&["-u"])?.is_some());
+        Ok(())
+    }
+
+    #[test]
+    fn an_account_is_read_as_it_is_shown() -> Result<()> {
+        assert_eq!(Account::parse("117:120")?.to_string(), "117:120");
+        assert!(Account::parse("117").is_err() && Account::parse("a:b").is_err());
         Ok(())
     }
 

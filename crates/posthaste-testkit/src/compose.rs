@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::choice::Choice;
 use crate::layout::Layout;
 
 /// Whether a Docker engine answers and `docker compose` is there: the client alone is no use.
@@ -24,24 +25,33 @@ pub fn engine_answers() -> bool {
 }
 
 /// Starts the container of a server and waits until it is healthy.
-pub fn up(layout: &Layout, service: &str, port: u16) -> Result<()> {
-    let wait = ["up", "--detach", "--wait", "--wait-timeout", "300", service];
-    docker_compose(layout, &wait, service, port)
+pub fn up(layout: &Layout, choice: &Choice, port: u16) -> Result<()> {
+    let wait = ["up", "--detach", "--wait", "--wait-timeout", "300", choice.engine.name()];
+    docker_compose(layout, &wait, choice, port)
 }
 
 /// Stops the container of a server; with `wipe` its data go, too.
-pub fn down(layout: &Layout, service: &str, port: u16, wipe: bool) -> Result<()> {
+pub fn down(layout: &Layout, choice: &Choice, port: u16, wipe: bool) -> Result<()> {
+    let service = choice.engine.name();
     let arguments: &[&str] =
         if wipe { &["rm", "--stop", "--force", "--volumes", service] } else { &["stop", service] };
-    docker_compose(layout, arguments, service, port)
+    docker_compose(layout, arguments, choice, port)
 }
 
-fn docker_compose(layout: &Layout, arguments: &[&str], service: &str, port: u16) -> Result<()> {
-    let status = Command::new("docker")
-        .args(["compose", "--project-name", &layout.tag(), "--file"])
+fn docker_compose(layout: &Layout, arguments: &[&str], choice: &Choice, port: u16) -> Result<()> {
+    let service = choice.engine.name();
+    let mut command = Command::new("docker");
+    let mut project = layout.tag();
+    if let Some(version) = &choice.version {
+        // A project's name has no dots.
+        project = format!("{project}-{}", version.replace('.', "-"));
+        command.env(variable(service, "VERSION"), version);
+    }
+    let status = command
+        .args(["compose", "--project-name", &project, "--file"])
         .arg(layout.root.join("compose.test.yaml"))
         .args(arguments)
-        .env(variable(service), port.to_string())
+        .env(variable(service, "PORT"), port.to_string())
         .stdin(Stdio::null())
         .status()
         .context("cannot run docker")?;
@@ -51,9 +61,9 @@ fn docker_compose(layout: &Layout, arguments: &[&str], service: &str, port: u16)
     Ok(())
 }
 
-/// The variable of the compose file with the port of a service.
-fn variable(service: &str) -> String {
-    format!("POSTHASTE_{}_PORT", service.to_uppercase())
+/// The variable of the compose file with the port or the version of a service.
+fn variable(service: &str, what: &str) -> String {
+    format!("POSTHASTE_{}_{what}", service.to_uppercase())
 }
 
 #[cfg(test)]
@@ -66,7 +76,8 @@ mod tests {
         for engine in crate::engine::all() {
             let service = engine.name();
             assert!(file.contains(&format!("\n  {service}:\n")), "{service}");
-            assert!(file.contains(&variable(service)), "{service}");
+            assert!(file.contains(&variable(service, "PORT")), "{service}");
+            assert!(service == "nats" || file.contains(&variable(service, "VERSION")), "{service}");
         }
     }
 }

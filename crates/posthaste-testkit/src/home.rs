@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::account::Account;
-use crate::engine::{Engine, run};
+use crate::engine::{Engine, Installation, Profile, run};
 use crate::layout::{Layout, is_ours};
 use crate::record::{How, Record};
 
@@ -76,16 +76,16 @@ impl Home {
     }
 
     /// Makes the data, unless they are there.
-    pub fn fill(&self, engine: &dyn Engine, account: &Account) -> Result<()> {
+    pub fn fill(&self, engine: &dyn Engine, installation: &Installation, profile: Profile) -> Result<()> {
         match self.data().metadata() {
-            Ok(found) if found.uid() == account.uid => return Ok(()),
+            Ok(found) if found.uid() == installation.account.uid => return Ok(()),
             Ok(_) => remove_dir(&self.data())?,
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error).context("cannot look at the data"),
         }
         println!("{}: making {}", engine.name(), self.data().display());
         remove_dir(&self.unfinished())?;
-        run(engine.create(account, self)?, "")?;
+        run(engine.create(installation, profile, self)?, "")?;
         fs::rename(self.unfinished(), self.data()).context("cannot move the data into place")
     }
 

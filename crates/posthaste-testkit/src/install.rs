@@ -35,11 +35,14 @@ install() { apt-get install -y -q --no-install-recommends "$@"; }
 install "$@" || { apt-get update -q && install "$@"; }
 "#;
 
-/// Makes sure that every program is there and returns the servers that have to run in a container
-/// because theirs cannot be had.
-pub fn ensure(layout: &Layout) -> Result<Vec<&'static str>> {
-    let mut containers = ensure_of(&program::ALL)?;
-    if !mysql::is_there()
+/// Makes sure that every program is there, but for the servers that are not `needed`, and returns the servers that have to run in
+/// a container because theirs cannot be had.
+pub fn ensure(layout: &Layout, needed: &[&str]) -> Result<Vec<&'static str>> {
+    let is_needed = |program: &Program| program.server.is_none_or(|server| needed.contains(&server));
+    let programs: Vec<Program> = program::ALL.into_iter().filter(is_needed).collect();
+    let mut containers = ensure_of(&programs)?;
+    if needed.contains(&"mysql")
+        && !mysql::is_there()
         && let Err(error) = unpacked::unpack_mysql(layout)
     {
         if !compose::engine_answers() {

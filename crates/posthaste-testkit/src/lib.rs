@@ -3,9 +3,12 @@
 //! | module | contents |
 //! |---|---|
 //! | [`services`] | the shared servers: `cargo xtask services up` and `down` |
+//! | [`private`] | servers of a test's own, which it may crash and start again |
+//! | [`environment`] | where tests find both |
+//! | [`choice`] | versions of the servers |
 //! | [`engine`] | what differs between PostgreSQL, MySQL, MariaDB and NATS |
 //! | [`server`], [`home`], [`record`] | life, directory and memory of one shared server |
-//! | [`install`], [`program`], [`unpacked`], [`compose`] | where programs come from: packages, downloads, containers |
+//! | [`install`], [`program`], [`unpacked`], [`download`], [`compose`] | where programs come from: packages, downloads, containers |
 //! | [`layout`], [`envfile`] | directories of a workspace, and the file with the URLs |
 //! | [`account`], [`process`] | the user that a server runs as, processes and ports |
 //!
@@ -17,12 +20,16 @@
 )]
 
 pub mod account;
+pub mod choice;
 pub mod compose;
+pub mod download;
 pub mod engine;
 pub mod envfile;
+pub mod environment;
 pub mod home;
 pub mod install;
 pub mod layout;
+pub mod private;
 pub mod process;
 pub mod program;
 pub mod record;

@@ -6,6 +6,7 @@
 //! which is our data directory. Promise: no other process is ever signalled, and none by name.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,6 +16,9 @@ use anyhow::{Context, Result, bail};
 
 /// How often something that is waited for is looked at.
 pub const POLL: Duration = Duration::from_millis(50);
+
+/// Longest wait for the first bytes of a server that has accepted a connection.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// Whether process `pid` lives and has `argument` on its command line.
 ///
@@ -91,6 +95,31 @@ pub fn answers(port: u16) -> bool {
     TcpStream::connect_timeout(&address, Duration::from_secs(2)).is_ok()
 }
 
+/// Sends a greeting and returns the first six bytes that the server answers with.
+pub fn first_bytes(port: u16, greeting: &[u8]) -> Option<[u8; 6]> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = TcpStream::connect_timeout(&address, ANSWER).ok()?;
+    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    stream.write_all(greeting).ok()?;
+    let mut bytes = [0; 6];
+    stream.read_exact(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// A port for a server of a test's own, which nothing listens on: below the ports that systems hand out to clients, so that it
+/// stays free while the server is down.
+pub fn private_port() -> Result<u16> {
+    let candidate = || 15_000 + (unique() % 15_000) as u16;
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    std::iter::repeat_with(candidate).take(1000).find(is_free).context("no port is free")
+}
+
+/// A number that differs at every call, in every process. The keys of a `RandomState` are random.
+pub fn unique() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
 /// A port of the loopback interface that nothing listens on: `wanted` if that is free, so that
 /// URLs stay the same from one start to the next, or else one the system picks.
 pub fn free_port(wanted: Option<u16>) -> Result<u16> {
@@ -150,6 +179,30 @@ mod tests {
         child.kill()?;
         child.wait()?;
         fs::remove_dir(&dir)?;
+        Ok(())
+    }
+
+    #[test]
+    fn the_first_bytes_of_an_answer_are_read() -> Result<()> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let port = listener.local_addr()?.port();
+        let server = std::thread::spawn(move || -> Result<[u8; 2]> {
+            let mut greeting = [0; 2];
+            let (mut stream, _) = listener.accept()?;
+            stream.read_exact(&mut greeting)?;
+            stream.write_all(b"INFO {}")?;
+            Ok(greeting)
+        });
+        assert_eq!(first_bytes(port, b"hi"), Some(*b"INFO {"));
+        assert!(matches!(server.join(), Ok(Ok(greeting)) if greeting == *b"hi"));
+        assert_eq!(first_bytes(port, b"hi"), None);
+        Ok(())
+    }
+
+    #[test]
+    fn private_ports_and_unique_numbers_differ() -> Result<()> {
+        assert!((15_000..30_000).contains(&private_port()?));
+        assert_ne!(unique(), unique());
         Ok(())
     }
 

@@ -12,10 +12,10 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
-use crate::account::Account;
-use crate::engine::{Engine, read_pid};
+use crate::choice::{Choice, Source};
+use crate::engine::{Engine, Installation, Profile, read_pid};
 use crate::home::{Home, clear_copy};
 use crate::layout::Layout;
 use crate::record::{How, Record};
@@ -34,56 +34,60 @@ pub struct Up {
     pub port: u16,
     /// Whether it was started just now.
     pub started: bool,
-    /// Its directory, which its account can write to; none in a container.
-    pub home: Option<Home>,
+    /// Its programs, and its directory, which its account can write to; none in a container.
+    pub place: Option<(Installation, Home)>,
 }
 
-/// Makes sure that a server runs, as a container if `container`.
-pub fn up(layout: &Layout, engine: &dyn Engine, container: bool) -> Result<Up> {
-    let name = engine.name();
+/// Makes sure that a server runs.
+pub fn up(layout: &Layout, choice: &Choice, source: &Source) -> Result<Up> {
+    let (engine, name) = (choice.engine, &choice.name());
     clear_copy(layout, name)?;
     let record = Record::read(layout, name)?;
     if let Some(record) = &record
         && is_running(engine, record)
         && process::wait(PATIENCE, || engine.login(record.port).is_ok())
     {
-        let home = match &record.how {
-            How::Process { home, .. } => Some(Home(home.clone())),
-            How::Container => None,
+        let place = match (&record.how, source) {
+            (How::Process { home, .. }, Source::Programs(installation)) => {
+                Some((installation.clone(), Home(home.clone())))
+            }
+            _ => None,
         };
         let port = record.port;
-        return Ok(Up { port, started: false, home });
+        return Ok(Up { port, started: false, place });
     }
     let wanted = record.as_ref().map(|record| record.port);
-    let (port, home) = if container {
-        let port = process::free_port(wanted)?;
-        let how = How::Container;
-        Record { port, how }.write(layout, name)?;
-        compose::up(layout, name, port)?;
-        engine.login(port)?;
-        (port, None)
-    } else {
-        let account = engine.account()?;
-        let home = Home::choose(layout, name, record.as_ref(), &account)?;
-        stop(engine, &home, record.as_ref())?;
-        home.fill(engine, &account)?;
-        let port = start(layout, engine, &account, &home, wanted).with_context(|| {
-            format!("{name} does not start (`cargo xtask services down --wipe` drops its data)")
-        })?;
-        (port, Some(home))
+    let (port, place) = match source {
+        Source::Container => {
+            let port = process::free_port(wanted)?;
+            let how = How::Container;
+            Record { port, how }.write(layout, name)?;
+            compose::up(layout, choice, port)?;
+            engine.login(port)?;
+            (port, None)
+        }
+        Source::Programs(installation) => {
+            let home = Home::choose(layout, name, record.as_ref(), &installation.account)?;
+            stop(engine, &home, record.as_ref())?;
+            home.fill(engine, installation, Profile::Shared)?;
+            let port = start(layout, choice, installation, &home, wanted).with_context(|| {
+                format!("{name} does not start (`cargo xtask services down --wipe` drops its data)")
+            })?;
+            (port, Some((installation.clone(), home)))
+        }
     };
-    Ok(Up { port, started: true, home })
+    Ok(Up { port, started: true, place })
 }
 
 /// Stops a server if it runs, and removes its data if `wipe`; whether there was one to stop.
-pub fn down(layout: &Layout, engine: &dyn Engine, wipe: bool) -> Result<bool> {
-    let name = engine.name();
+pub fn down(layout: &Layout, choice: &Choice, wipe: bool) -> Result<bool> {
+    let (engine, name) = (choice.engine, &choice.name());
     let record = Record::read(layout, name)?;
     if let Some(record) = &record
         && record.how == How::Container
     {
         let stopped = process::answers(record.port);
-        compose::down(layout, name, record.port, wipe)?;
+        compose::down(layout, choice, record.port, wipe)?;
         if wipe {
             Record::remove(layout, name)?;
         }
@@ -105,8 +109,8 @@ pub fn down(layout: &Layout, engine: &dyn Engine, wipe: bool) -> Result<bool> {
 }
 
 /// One line about a server.
-pub fn status(layout: &Layout, engine: &dyn Engine) -> Result<String> {
-    let name = engine.name();
+pub fn status(layout: &Layout, choice: &Choice) -> Result<String> {
+    let (engine, name) = (choice.engine, &choice.name());
     let Some(record) = Record::read(layout, name)? else {
         return Ok(format!("{name:<9} down  (never started)"));
     };
@@ -152,18 +156,19 @@ fn stop(engine: &dyn Engine, home: &Home, record: Option<&Record>) -> Result<boo
 /// Starts the server and returns its port once it is ready.
 fn start(
     layout: &Layout,
-    engine: &dyn Engine,
-    account: &Account,
+    choice: &Choice,
+    installation: &Installation,
     home: &Home,
     mut wanted: Option<u16>,
 ) -> Result<u16> {
+    let engine = choice.engine;
     let begin = Instant::now();
     loop {
         let port = process::free_port(wanted)?;
         engine.clear_stale(home)?;
         let log = File::create(home.log()).context("cannot make the log")?;
         let mut child = engine
-            .serve(account, home, port)?
+            .serve(installation, Profile::Shared, home, port)?
             .stdout(log.try_clone()?)
             .stderr(log)
             .process_group(0)
@@ -171,12 +176,14 @@ fn start(
             .context("cannot run the server")?;
         let how = How::Process { pid: child.id(), home: home.0.clone() };
         // Before it is ready, so that `down` finds it whatever happens now.
-        Record { port, how }.write(layout, engine.name())?;
+        Record { port, how }.write(layout, &choice.name())?;
         let mut ended = None;
         let mut answer = Ok(());
         process::wait(DEADLINE.saturating_sub(begin.elapsed()), || {
             ended = child.try_wait().ok().flatten();
-            answer = engine.login(port);
+            // A client is a process: it is not started before the server would answer it.
+            answer =
+                if engine.is_ready(port) { engine.login(port) } else { Err(anyhow!("it does not answer")) };
             ended.is_some() || answer.is_ok()
         });
         let log = process::tail(&home.log());

@@ -15,32 +15,52 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use crate::choice::{Choice, Source, Versions};
 use crate::envfile::EnvFile;
+use crate::home::Home;
 use crate::layout::Layout;
-use crate::{engine, install, server};
+use crate::record::Record;
+use crate::{install, server};
 
-/// Makes sure that all of them run, and says so; returns the lines of `services.env`.
+/// Makes sure that these versions of all of them run, and says so; returns the lines of `services.env`.
 ///
-/// The names of those that had not been up before go to `started`, also when another one fails.
-pub fn up(layout: &Layout, started: &mut Vec<&'static str>) -> Result<EnvFile> {
+/// A server whose URL is in the environment is not started. The names of those that had not been up before go to `started`, also
+/// when another one fails.
+pub fn up(layout: &Layout, versions: &Versions, started: &mut Vec<String>) -> Result<EnvFile> {
     let _lock = lock(layout)?;
-    let containers = install::ensure(layout)?;
+    let mut given = Vec::new();
+    let mut needed = Vec::new();
+    for choice in versions.choices() {
+        let url = given_url(layout, &choice)?;
+        // The login needs MySQL's client, which comes with the server.
+        if url.is_none() && (choice.version.is_none() || choice.engine.name() == "mysql") {
+            needed.push(choice.engine.name());
+        }
+        given.push((choice, url));
+    }
+    let containers = install::ensure(layout, &needed)?;
     let mut env = EnvFile::default();
-    for engine in engine::all() {
-        let name = engine.name();
+    for (choice, url) in given {
+        let (engine, name) = (choice.engine, choice.name());
+        if let Some(url) = url {
+            env.push(&engine.variable("URL"), &url)?;
+            push_programs(layout, &choice, &mut env)?;
+            println!("{name:<9} is the one of {}", engine.variable("URL"));
+            continue;
+        }
         let begin = Instant::now();
-        let up = server::up(layout, engine, containers.contains(&name))?;
+        let in_container = choice.version.is_none() && containers.contains(&engine.name());
+        let source = if in_container { Source::Container } else { choice.source(layout)? };
+        let up = server::up(layout, &choice, &source)?;
         let url = engine.url(up.port);
         env.push(&engine.variable("URL"), &url)?;
-        if let Some(home) = &up.home {
-            let (programs, account) = (engine.programs()?, engine.account()?);
-            env.push(&engine.variable("CREATE"), programs.create.display())?;
-            env.push(&engine.variable("SERVE"), programs.serve.display())?;
-            env.push(&engine.variable("ACCOUNT"), format!("{}:{}", account.uid, account.gid))?;
-            env.push(&engine.variable("HOME"), home.0.display())?;
+        if let Some((installation, home)) = &up.place {
+            for (variable, value) in installation.variables(engine, home) {
+                env.push(&variable, value)?;
+            }
         }
         if up.started {
-            started.push(name);
+            started.push(name.clone());
             let seconds = begin.elapsed().as_secs_f32();
             println!("{name:<9} started in {seconds:.1} s  {url}");
         } else {
@@ -51,14 +71,41 @@ pub fn up(layout: &Layout, started: &mut Vec<&'static str>) -> Result<EnvFile> {
     Ok(env)
 }
 
-/// Stops all of them, and removes their data if `wipe`.
+/// URL of a server of the user's own, from the environment. The URL of the shared server itself, which a shell has that has read
+/// `services.env`, is none.
+fn given_url(layout: &Layout, choice: &Choice) -> Result<Option<String>> {
+    let Ok(url) = std::env::var(choice.engine.variable("URL")) else {
+        return Ok(None);
+    };
+    for known in Choice::known(layout)? {
+        let record = Record::read(layout, &known.name())?;
+        if record.is_some_and(|record| known.engine.url(record.port) == url) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(url))
+}
+
+/// Adds the programs for private servers beside a server of the user's own, where this machine has them.
+fn push_programs(layout: &Layout, choice: &Choice, env: &mut EnvFile) -> Result<()> {
+    if let Ok(Source::Programs(installation)) = choice.source(layout) {
+        let record = Record::read(layout, &choice.name())?;
+        let home = Home::choose(layout, &choice.name(), record.as_ref(), &installation.account)?;
+        for (variable, value) in installation.variables(choice.engine, &home) {
+            env.push(&variable, value)?;
+        }
+    }
+    Ok(())
+}
+
+/// Stops all of them, of every version, and removes their data if `wipe`.
 pub fn down(layout: &Layout, wipe: bool) -> Result<()> {
     let _lock = lock(layout)?;
-    for engine in engine::all() {
-        let stopped = server::down(layout, engine, wipe)?;
+    for choice in Choice::known(layout)? {
+        let stopped = server::down(layout, &choice, wipe)?;
         let state = if stopped { "stopped" } else { "was down" };
         let data = if wipe { ", data removed" } else { "" };
-        println!("{:<9} {state}{data}", engine.name());
+        println!("{:<9} {state}{data}", choice.name());
     }
     if wipe && layout.env_file().exists() {
         std::fs::remove_file(layout.env_file()).context("cannot remove services.env")?;
@@ -68,8 +115,8 @@ pub fn down(layout: &Layout, wipe: bool) -> Result<()> {
 
 /// Prints one line per server.
 pub fn status(layout: &Layout) -> Result<()> {
-    for engine in engine::all() {
-        println!("{}", server::status(layout, engine)?);
+    for choice in Choice::known(layout)? {
+        println!("{}", server::status(layout, &choice)?);
     }
     Ok(())
 }
@@ -87,7 +134,7 @@ impl User {
     }
 
     /// Ends the run and stops the servers it had started, unless another run uses them.
-    pub fn leave(self, layout: &Layout, started: &[&str]) -> Result<()> {
+    pub fn leave(self, layout: &Layout, started: &[String]) -> Result<()> {
         drop(self.0);
         if started.is_empty() {
             return Ok(());
@@ -100,10 +147,10 @@ impl User {
             return Ok(());
         }
         drop(users);
-        for engine in engine::all() {
-            if started.contains(&engine.name()) {
-                server::down(layout, engine, false)?;
-                println!("{:<9} stopped", engine.name());
+        for choice in Choice::known(layout)? {
+            if started.contains(&choice.name()) {
+                server::down(layout, &choice, false)?;
+                println!("{:<9} stopped", choice.name());
             }
         }
         Ok(())

@@ -11,33 +11,39 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::account::Account;
-use crate::engine::{Engine, Programs, WORD, run};
+use crate::engine::Profile::{Private, Shared, Torture};
+use crate::engine::{ALL, Engine, FAST, Installation, Profile, Settings, WORD, run, settings_of};
 use crate::home::Home;
-use crate::program;
+use crate::{process, program};
 
-/// The settings of the server.
-const SETTINGS: [&str; 9] = [
-    // Nobody outside this machine.
-    "--bind-address=127.0.0.1",
+const SETTINGS: Settings = &[
+    // Reachable from this machine only.
+    ("--bind-address=127.0.0.1", ALL),
     // Relative to the data, because the path of a socket must not be longer than some 100 bytes.
-    "--socket=server.sock",
-    // Tests run in parallel, each with pools of its own.
-    "--max-connections=300",
+    ("--socket=server.sock", ALL),
+    // Shared: tests run in parallel, each with pools of its own. Torture: relays have connections for each table.
+    ("--max-connections=300", &[Shared]),
+    ("--max-connections=400", &[Torture]),
+    // The data of a small server are made, copied and recovered in no time.
+    ("--innodb-buffer-pool-size=16M", &[Private]),
+    ("--innodb-log-file-size=16M", &[Private]),
+    ("--innodb-buffer-pool-size=64M", &[Torture]),
     // A commit writes to the operating system, which outlives a killed server, and does not wait
     // for the disk: the latter, and the second copy of every page, are for a loss of power.
-    "--innodb-flush-log-at-trx-commit=2",
-    "--innodb-doublewrite=0",
+    ("--innodb-flush-log-at-trx-commit=2", FAST),
+    ("--innodb-doublewrite=0", FAST),
     // Nothing is replicated.
-    "--skip-log-bin",
+    ("--skip-log-bin", ALL),
     // All of Unicode, whatever the version takes for granted.
-    "--character-set-server=utf8mb4",
+    ("--character-set-server=utf8mb4", ALL),
     // A login never waits for a name server.
-    "--skip-name-resolve",
+    ("--skip-name-resolve", ALL),
     // The same on every machine.
-    "--default-time-zone=+00:00",
+    ("--default-time-zone=+00:00", ALL),
 ];
 
 /// MariaDB.
+#[derive(Debug)]
 pub struct MariaDb;
 
 impl Engine for MariaDb {
@@ -61,43 +67,53 @@ impl Engine for MariaDb {
         }
     }
 
-    fn programs(&self) -> Result<Programs> {
+    fn installed(&self) -> Result<Installation> {
         let create = program::require("mariadb-install-db")?;
         let serve = program::require("mariadbd")?;
-        Ok(Programs { create, serve })
+        Ok(Installation { create, serve, account: self.account()? })
     }
 
-    fn create(&self, account: &Account, home: &Home) -> Result<Command> {
-        let mut command = account.command(self.programs()?.create);
+    /// `root` gets no password.
+    fn create(&self, installation: &Installation, profile: Profile, home: &Home) -> Result<Command> {
+        let mut command = installation.account.command(&installation.create);
         command
             .arg("--no-defaults")
             // The user `root` of the database is not the `root` of the machine.
             .arg("--auth-root-authentication-method=normal")
             .arg("--skip-test-db")
             .arg("--skip-name-resolve")
-            // Whoever starts removes what others have made in the directory that all share.
+            // A server that starts removes the files that others have made in a directory that all share.
             .env("TMPDIR", &home.0)
-            .arg(format!("--datadir={}", home.unfinished().display()));
-        if account.is_root() {
+            .arg(format!("--datadir={}", home.unfinished().display()))
+            .args(settings_of(SETTINGS, profile).filter(|setting| setting.starts_with("--innodb-")));
+        if installation.account.is_root() {
             command.arg("--user=root");
         }
         Ok(command)
     }
 
-    fn serve(&self, account: &Account, home: &Home, port: u16) -> Result<Command> {
-        // Run at every start, before the first connection is let in.
-        let init = home.0.join("init.sql");
-        std::fs::write(&init, init_sql())?;
-        let mut command = account.command(self.programs()?.serve);
+    fn serve(
+        &self,
+        installation: &Installation,
+        profile: Profile,
+        home: &Home,
+        port: u16,
+    ) -> Result<Command> {
+        let mut command = installation.account.command(&installation.serve);
         command
             .arg("--no-defaults")
             .arg(self.argument(home))
             .arg(format!("--pid-file={}", self.pid_file(home).display()))
-            .arg(format!("--init-file={}", init.display()))
             .arg(format!("--tmpdir={}", home.0.display()))
             .arg(format!("--port={port}"))
-            .args(SETTINGS);
-        if account.is_root() {
+            .args(settings_of(SETTINGS, profile));
+        if profile == Shared {
+            // Executed at every start, before the first connection is accepted.
+            let init = home.0.join("init.sql");
+            std::fs::write(&init, init_sql())?;
+            command.arg(format!("--init-file={}", init.display()));
+        }
+        if installation.account.is_root() {
             command.arg("--user=root");
         }
         Ok(command)
@@ -120,6 +136,11 @@ impl Engine for MariaDb {
         ("TERM", "KILL")
     }
 
+    /// The server introduces itself: a packet that begins with version 10 of the protocol, or with an error.
+    fn is_ready(&self, port: u16) -> bool {
+        process::first_bytes(port, &[]).is_some_and(|[_, _, _, _, protocol, _]| protocol == 10)
+    }
+
     fn login(&self, port: u16) -> Result<()> {
         let mut command = Command::new(program::require("mariadb")?);
         command
@@ -131,10 +152,17 @@ impl Engine for MariaDb {
             .args(["--skip-ssl", "--connect-timeout=5"]);
         run(command, &format!("CREATE DATABASE IF NOT EXISTS {WORD};\n"))
     }
+
+    fn private_url(&self, port: u16, database: &str) -> String {
+        format!("mysql://root@127.0.0.1:{port}/{database}")
+    }
+
+    fn first_database(&self) -> &'static str {
+        "mysql"
+    }
 }
 
-/// Makes the database and a user who may do everything, and pass it on: one statement a line, as
-/// an init file wants it.
+/// Makes the database and a user with all rights: one statement a line, as an init file wants it.
 fn init_sql() -> String {
     format!(
         "CREATE DATABASE IF NOT EXISTS {WORD};\n\

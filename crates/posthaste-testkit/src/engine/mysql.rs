@@ -12,33 +12,39 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::account::Account;
-use crate::engine::{Engine, Programs, WORD, run};
+use crate::engine::Profile::{Private, Shared, Torture};
+use crate::engine::{ALL, Engine, FAST, Installation, Profile, Settings, WORD, run, settings_of};
 use crate::home::Home;
-use crate::{program, unpacked};
+use crate::{process, program, unpacked};
 
-/// Settings of the server.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: Settings = &[
     // Reachable from this machine only.
-    "--bind-address=127.0.0.1",
-    "--mysqlx=OFF",
+    ("--bind-address=127.0.0.1", ALL),
+    ("--mysqlx=OFF", ALL),
     // Relative to the data, because the path of a socket must not be longer than some 100 bytes.
-    "--socket=server.sock",
-    // Tests run in parallel, each with pools of its own.
-    "--max-connections=500",
+    ("--socket=server.sock", ALL),
+    // Shared: tests run in parallel, each with pools of its own. Torture: relays have connections for each table.
+    ("--max-connections=500", &[Shared]),
+    ("--max-connections=400", &[Torture]),
+    // The data of a small server are made, copied and recovered in no time.
+    ("--innodb-buffer-pool-size=16M", &[Private]),
+    ("--innodb-redo-log-capacity=16M", &[Private]),
+    ("--innodb-buffer-pool-size=64M", &[Torture]),
     // A commit writes to the operating system, which outlives a killed server, and does not wait for the disk.
-    "--innodb-flush-log-at-trx-commit=2",
-    "--innodb-doublewrite=OFF",
-    "--innodb-flush-method=fsync",
+    ("--innodb-flush-log-at-trx-commit=2", FAST),
+    ("--innodb-doublewrite=OFF", FAST),
+    ("--innodb-flush-method=fsync", FAST),
     // Nothing is replicated.
-    "--disable-log-bin",
+    ("--disable-log-bin", ALL),
     // Tests write files nowhere.
-    "--secure-file-priv=NULL",
-    "--skip-name-resolve",
+    ("--secure-file-priv=NULL", ALL),
+    ("--skip-name-resolve", ALL),
     // The same on every machine.
-    "--default-time-zone=+00:00",
+    ("--default-time-zone=+00:00", ALL),
 ];
 
 /// MySQL.
+#[derive(Debug)]
 pub struct MySql;
 
 /// The server and its client, and whether they are those that [`unpacked`] brings.
@@ -86,38 +92,46 @@ impl Engine for MySql {
         "mysql"
     }
 
-    /// The account of the package `mysql-server`; the unpacked server belongs to the current user.
+    /// Root only where no package made a user `mysql`.
     fn account(&self) -> Result<Account> {
         match Account::of_service("mysql")? {
-            Some(account) if !found()?.is_unpacked => Ok(account),
-            _ => Account::current(),
+            Some(account) => Ok(account),
+            None => Account::current(),
         }
     }
 
-    fn programs(&self) -> Result<Programs> {
-        let server = found()?.server;
-        Ok(Programs { create: server.clone(), serve: server })
+    /// The unpacked server belongs to the current user.
+    fn installed(&self) -> Result<Installation> {
+        let found = found()?;
+        let account = if found.is_unpacked { Account::current() } else { self.account() }?;
+        Ok(Installation { create: found.server.clone(), serve: found.server, account })
     }
 
-    /// `root` gets no password and may log in from this machine.
-    fn create(&self, account: &Account, home: &Home) -> Result<Command> {
-        let mut command = account.command(self.programs()?.create);
+    /// `root` gets no password.
+    fn create(&self, installation: &Installation, profile: Profile, home: &Home) -> Result<Command> {
+        let mut command = installation.account.command(&installation.create);
         command
             .args(["--no-defaults", "--initialize-insecure", "--secure-file-priv=NULL"])
             .arg(format!("--datadir={}", home.unfinished().display()))
             .arg(format!("--tmpdir={}", home.0.display()))
-            .arg("--innodb-doublewrite=OFF");
-        if account.is_root() {
+            .args(settings_of(SETTINGS, profile).filter(|setting| setting.starts_with("--innodb-")));
+        if installation.account.is_root() {
             command.arg("--user=root");
         }
         Ok(command)
     }
 
-    fn serve(&self, account: &Account, home: &Home, port: u16) -> Result<Command> {
-        // Run at every start, before the first connection is accepted.
+    fn serve(
+        &self,
+        installation: &Installation,
+        profile: Profile,
+        home: &Home,
+        port: u16,
+    ) -> Result<Command> {
+        // Executed at every start, before the first connection is accepted.
         let init = home.0.join("init.sql");
-        std::fs::write(&init, init_sql())?;
-        let mut command = account.command(self.programs()?.serve);
+        std::fs::write(&init, if profile == Shared { init_sql() } else { INIT_PRIVATE.to_owned() })?;
+        let mut command = installation.account.command(&installation.serve);
         command
             .arg("--no-defaults")
             .arg(self.argument(home))
@@ -125,8 +139,8 @@ impl Engine for MySql {
             .arg(format!("--init-file={}", init.display()))
             .arg(format!("--tmpdir={}", home.0.display()))
             .arg(format!("--port={port}"))
-            .args(SETTINGS);
-        if account.is_root() {
+            .args(settings_of(SETTINGS, profile));
+        if installation.account.is_root() {
             command.arg("--user=root");
         }
         Ok(command)
@@ -149,6 +163,11 @@ impl Engine for MySql {
         ("TERM", "KILL")
     }
 
+    /// The server introduces itself: a packet that begins with version 10 of the protocol, or with an error.
+    fn is_ready(&self, port: u16) -> bool {
+        process::first_bytes(port, &[]).is_some_and(|[_, _, _, _, protocol, _]| protocol == 10)
+    }
+
     fn login(&self, port: u16) -> Result<()> {
         let mut command = Command::new(found()?.client);
         command
@@ -158,6 +177,14 @@ impl Engine for MySql {
             .arg(format!("--user={WORD}"))
             .arg("--connect-timeout=5");
         run(command, &format!("CREATE DATABASE IF NOT EXISTS {WORD};\n"))
+    }
+
+    fn private_url(&self, port: u16, database: &str) -> String {
+        format!("mysql://root@127.0.0.1:{port}/{database}")
+    }
+
+    fn first_database(&self) -> &'static str {
+        "mysql"
     }
 }
 
@@ -171,12 +198,18 @@ fn init_sql() -> String {
     )
 }
 
+/// Without name resolution, the `root@localhost` that MySQL makes cannot log in over TCP.
+const INIT_PRIVATE: &str =
+    "CREATE USER IF NOT EXISTS root@'%';\nGRANT ALL PRIVILEGES ON *.* TO root@'%' WITH GRANT OPTION;\n";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_init_file_has_a_statement_a_line() {
-        assert!(init_sql().lines().all(|line| line.ends_with(';')));
+        for sql in [&init_sql(), INIT_PRIVATE] {
+            assert!(sql.lines().all(|line| line.ends_with(';')));
+        }
     }
 }

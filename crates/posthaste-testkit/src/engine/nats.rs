@@ -12,14 +12,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::account::Account;
-use crate::engine::{Engine, Programs, WORD};
+use crate::engine::{Engine, Installation, Profile, WORD};
 use crate::home::Home;
-use crate::program;
+use crate::{process, program};
 
 /// How long a server that has accepted a connection may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// NATS.
+#[derive(Debug)]
 pub struct Nats;
 
 impl Engine for Nats {
@@ -44,27 +45,35 @@ impl Engine for Nats {
     }
 
     /// The server fills an empty directory by itself.
-    fn programs(&self) -> Result<Programs> {
+    fn installed(&self) -> Result<Installation> {
         let create = program::require("mkdir")?;
         let serve = program::require("nats-server")?;
-        Ok(Programs { create, serve })
+        Ok(Installation { create, serve, account: self.account()? })
     }
 
-    fn create(&self, account: &Account, home: &Home) -> Result<Command> {
-        let mut command = account.command(self.programs()?.create);
+    fn create(&self, installation: &Installation, _profile: Profile, home: &Home) -> Result<Command> {
+        let mut command = installation.account.command(&installation.create);
         command.arg(home.unfinished());
         Ok(command)
     }
 
-    fn serve(&self, account: &Account, home: &Home, port: u16) -> Result<Command> {
-        let mut command = account.command(self.programs()?.serve);
+    fn serve(
+        &self,
+        installation: &Installation,
+        profile: Profile,
+        home: &Home,
+        port: u16,
+    ) -> Result<Command> {
+        let mut command = installation.account.command(&installation.serve);
         command
-            // Nobody outside this machine.
+            // Reachable from this machine only.
             .args(["--addr", "127.0.0.1", "--port", &port.to_string()])
-            .args(["--user", WORD, "--pass", WORD])
             .args(["--jetstream", "--store_dir", &self.argument(home)])
             .arg("--pid")
             .arg(self.pid_file(home));
+        if profile == Profile::Shared {
+            command.args(["--user", WORD, "--pass", WORD]);
+        }
         Ok(command)
     }
 
@@ -83,6 +92,11 @@ impl Engine for Nats {
 
     fn signals(&self) -> (&'static str, &'static str) {
         ("TERM", "KILL")
+    }
+
+    /// The server introduces itself.
+    fn is_ready(&self, port: u16) -> bool {
+        process::first_bytes(port, &[]).is_some_and(|bytes| bytes.starts_with(b"INFO "))
     }
 
     /// By the protocol itself, since Debian has no client: the server introduces itself, is told who comes, and
@@ -106,5 +120,14 @@ impl Engine for Nats {
 
     fn url(&self, port: u16) -> String {
         format!("{}://{WORD}:{WORD}@127.0.0.1:{port}", self.scheme())
+    }
+
+    fn private_url(&self, port: u16, _database: &str) -> String {
+        format!("nats://127.0.0.1:{port}")
+    }
+
+    /// A server of NATS has no databases.
+    fn first_database(&self) -> &'static str {
+        ""
     }
 }

@@ -10,29 +10,35 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::account::Account;
-use crate::engine::{Engine, Programs, WORD, read_pid, run};
+use crate::engine::Profile::{Bench, Private, Shared, Torture};
+use crate::engine::{ALL, Engine, FAST, Installation, Profile, Settings, WORD, read_pid, run, settings_of};
 use crate::home::Home;
 use crate::{process, program};
 
-/// The settings of the server.
-const SETTINGS: [&str; 8] = [
-    // Nobody outside this machine, and no socket file whose path could be too long.
-    "listen_addresses=127.0.0.1",
-    "unix_socket_directories=",
-    // Tests run in parallel, each with pools of its own.
-    "max_connections=300",
+const SETTINGS: Settings = &[
+    // Reachable from this machine only, and no socket file whose path could be too long.
+    ("listen_addresses=127.0.0.1", ALL),
+    ("unix_socket_directories=", ALL),
+    // Shared: tests run in parallel, each with pools of its own. Torture: relays have connections for each table.
+    ("max_connections=300", &[Shared]),
+    ("max_connections=100", &[Private]),
+    ("max_connections=400", &[Torture]),
+    ("max_connections=200", &[Bench]),
+    ("shared_buffers=16MB", &[Private]),
+    ("shared_buffers=64MB", &[Torture]),
     // The operating system outlives a killed server and has its writes: only a loss of power
     // needs these two.
-    "fsync=off",
-    "full_page_writes=off",
-    // Not weakened, and said here so that nobody thinks it was forgotten.
-    "synchronous_commit=on",
+    ("fsync=off", FAST),
+    ("full_page_writes=off", FAST),
+    // Not weakened, and said here so that it does not look forgotten.
+    ("synchronous_commit=on", FAST),
     // The same on every machine.
-    "timezone=UTC",
-    "log_timezone=UTC",
+    ("timezone=UTC", ALL),
+    ("log_timezone=UTC", ALL),
 ];
 
 /// PostgreSQL.
+#[derive(Debug)]
 pub struct Postgres;
 
 impl Engine for Postgres {
@@ -54,38 +60,46 @@ impl Engine for Postgres {
     }
 
     /// The server is beside the very `initdb` that made the data: another version would refuse them.
-    fn programs(&self) -> Result<Programs> {
+    fn installed(&self) -> Result<Installation> {
         let create = program::require("initdb")?.canonicalize()?;
         let serve = create.with_file_name("postgres");
-        Ok(Programs { create, serve })
+        Ok(Installation { create, serve, account: self.account()? })
     }
 
     /// The user of the tests is the one that `initdb` makes, so it is a superuser: tests make
     /// databases and roles and read the statistics of others.
-    fn create(&self, account: &Account, home: &Home) -> Result<Command> {
-        let password = home.0.join("password");
-        std::fs::write(&password, WORD)?;
-        let mut command = account.command(self.programs()?.create);
+    fn create(&self, installation: &Installation, profile: Profile, home: &Home) -> Result<Command> {
+        let mut command = installation.account.command(&installation.create);
         command
             .args(["--username", WORD, "--encoding=UTF8"])
             // Messages in English and strings sorted by their bytes, on every machine.
             .arg("--locale=C")
-            // Passwords are checked as in production.
-            .arg("--auth=scram-sha-256")
             // As `fsync=off`.
             .arg("--no-sync")
-            .arg("--pwfile")
-            .arg(password)
             .arg("--pgdata")
             .arg(home.unfinished());
+        if profile == Shared {
+            let password = home.0.join("password");
+            std::fs::write(&password, WORD)?;
+            // Passwords are checked as in production.
+            command.arg("--auth=scram-sha-256").arg("--pwfile").arg(password);
+        } else {
+            command.arg("--auth=trust");
+        }
         Ok(command)
     }
 
-    fn serve(&self, account: &Account, home: &Home, port: u16) -> Result<Command> {
-        let mut command = account.command(self.programs()?.serve);
+    fn serve(
+        &self,
+        installation: &Installation,
+        profile: Profile,
+        home: &Home,
+        port: u16,
+    ) -> Result<Command> {
+        let mut command = installation.account.command(&installation.serve);
         command.arg("-D").arg(home.data());
         command.args(["-p", &port.to_string()]);
-        for setting in SETTINGS {
+        for setting in settings_of(SETTINGS, profile) {
             command.args(["-c", setting]);
         }
         Ok(command)
@@ -114,9 +128,24 @@ impl Engine for Postgres {
     }
 
     /// `SIGINT` is the fast shutdown, which does not wait for clients; `SIGQUIT` the immediate one,
-    /// which recovers at the next start.
+    /// which recovers at the next start. The children of a server that is killed outlive it for a moment and keep the next one
+    /// from starting.
     fn signals(&self) -> (&'static str, &'static str) {
         ("INT", "QUIT")
+    }
+
+    /// A startup message is answered by a request for authentication, or, as long as the server starts, by an error.
+    fn is_ready(&self, port: u16) -> bool {
+        let mut message = vec![0, 0, 0, 0];
+        // Version 3.0 of the protocol.
+        message.extend(196_608_u32.to_be_bytes());
+        for word in ["user", WORD, "database", "postgres", ""] {
+            message.extend(word.as_bytes());
+            message.push(0);
+        }
+        let length = (message.len() as u32).to_be_bytes();
+        message[..4].copy_from_slice(&length);
+        process::first_bytes(port, &message).is_some_and(|[first, ..]| first == b'R')
     }
 
     fn login(&self, port: u16) -> Result<()> {
@@ -139,5 +168,13 @@ impl Engine for Postgres {
                  (SELECT FROM pg_database WHERE datname = '{WORD}') \\gexec\n"
             ),
         )
+    }
+
+    fn private_url(&self, port: u16, database: &str) -> String {
+        format!("postgres://{WORD}@127.0.0.1:{port}/{database}")
+    }
+
+    fn first_database(&self) -> &'static str {
+        "postgres"
     }
 }
