@@ -2,24 +2,29 @@
 
 use anyhow::{Context, Result, bail};
 
+use crate::Versions;
+use crate::nightly::Part;
 use crate::step::Step;
 use crate::suite::plan::Selection;
+use crate::test::Wanted;
 
 /// What `cargo xtask --help` prints.
 pub(crate) const USAGE: &str = "\
 The chores of this workspace.
 
-cargo xtask services up             start private PostgreSQL, MariaDB and NATS servers
+cargo xtask services up             start private PostgreSQL, MySQL, MariaDB and NATS servers; versions as below
 cargo xtask services down [--wipe]  stop them; --wipe removes their data, too
 cargo xtask services status         one line per server
 cargo xtask test [STEP…] [-- NAME…] run all steps, or the named ones, until one fails; NAMEs are parts of tests' names
-      --all                         every test on every database; else slow tests run on one of them, by the commit
-      --sample N                    the sample of another commit, whose number its run has printed
+      --postgres V  --mysql V  --mariadb V   with servers of these versions
+      --sample N                    slow tests run on one database, by the commit; N is what a run has printed
+cargo xtask test --all [PART…]      every test on every database and version, in parts that can be interrupted
 cargo xtask bench [ARG…]            measure posthaste beside its limits and peers; `bench --help` says more;
                                     with --outbox-postgres that peer takes part in place of obix
 cargo xtask torture [ARG…]          break everything around posthaste and check that nothing is lost; `torture --help` says more
 
 Steps, in their order: fmt clippy features build test doctest examples doc deny
+Parts, in their order: tests crashes postgres-13 postgres-18 mariadb-11.4 random torture bench
 
 The servers listen on 127.0.0.1 only; their data are in target/services, their URLs and
 programs in target/services/services.env. A test run stops the servers it has started.
@@ -31,7 +36,10 @@ pub(crate) enum Request {
     /// Print the usage.
     Help,
     /// Start the servers.
-    Up,
+    Up {
+        /// Versions of the servers.
+        versions: Versions,
+    },
     /// Stop the servers.
     Down {
         /// Remove their data, too.
@@ -50,11 +58,11 @@ pub(crate) enum Request {
         arguments: Vec<String>,
     },
     /// Run steps.
-    Test {
-        /// Which ones, in the order they run in.
-        steps: Vec<Step>,
-        /// Which tests.
-        selection: Selection,
+    Test(Wanted),
+    /// Run parts of everything; all of them if none is named.
+    All {
+        /// The named parts.
+        parts: Vec<Part>,
     },
 }
 
@@ -82,7 +90,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Reque
     }
     match own[..] {
         ["help"] => Ok(Request::Help),
-        ["services", "up"] => Ok(Request::Up),
+        ["services", "up", ref options @ ..] => up(options),
         ["services", "down"] => Ok(Request::Down { wipe: false }),
         ["services", "down", "--wipe"] => Ok(Request::Down { wipe: true }),
         ["services", "status"] => Ok(Request::Status),
@@ -96,26 +104,59 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Reque
     }
 }
 
+fn up(words: &[&str]) -> Result<Request> {
+    let mut versions = Versions::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        if !version(word, &mut words, &mut versions)? {
+            bail!("`services up {word}` is unknown; known are: --postgres V, --mysql V, --mariadb V");
+        }
+    }
+    Ok(Request::Up { versions })
+}
+
+/// Reads the version of a server; `false` if the word is no such option.
+fn version<'w>(
+    word: &str,
+    words: &mut impl Iterator<Item = &'w &'w str>,
+    versions: &mut Versions,
+) -> Result<bool> {
+    let place = match word {
+        "--postgres" => &mut versions.postgres,
+        "--mysql" => &mut versions.mysql,
+        "--mariadb" => &mut versions.mariadb,
+        _ => return Ok(false),
+    };
+    let number = words.next().filter(|number| number.starts_with(|c: char| c.is_ascii_digit()));
+    *place =
+        Some((*number.with_context(|| format!("{word} wants a version, such as 13 or 11.4"))?).to_owned());
+    Ok(true)
+}
+
 fn test(words: &[&str], names: &[String]) -> Result<Request> {
+    if let ["--all", parts @ ..] = words {
+        return all(parts, names);
+    }
     let mut selection = Selection { names: names.to_vec(), ..Selection::default() };
+    let mut versions = Versions::default();
     let mut named = Vec::new();
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        match *word {
-            "--all" => selection.all = true,
-            "--sample" => {
-                let number = words.next().and_then(|number| number.parse().ok());
-                selection.sample = Some(number.context("--sample wants a number, as a run prints it")?);
-            }
-            name => match Step::ALL.into_iter().find(|step| step.name() == name) {
-                Some(step) => named.push(step),
-                None => {
-                    let known = Step::ALL.map(Step::name).join(", ");
-                    bail!(
-                        "the step `{name}` is unknown; known are: {known}, and the options --all and --sample N"
-                    );
-                }
-            },
+        if version(word, &mut words, &mut versions)? {
+            continue;
+        }
+        if *word == "--sample" {
+            let number = words.next().and_then(|number| number.parse().ok());
+            selection.sample = Some(number.context("--sample wants a number, as a run prints it")?);
+            continue;
+        }
+        match Step::ALL.into_iter().find(|step| step.name() == *word) {
+            Some(step) => named.push(step),
+            None => bail!(
+                "the step `{word}` is unknown; known are: {}; options are --sample, --postgres, --mysql and --mariadb, \
+                 and --all alone",
+                Step::ALL.map(Step::name).join(", ")
+            ),
         }
     }
     let steps: Vec<Step> =
@@ -123,7 +164,19 @@ fn test(words: &[&str], names: &[String]) -> Result<Request> {
     if !names.is_empty() && !steps.contains(&Step::Test) {
         bail!("names after `--` are for the step `test`, which is not among the named ones");
     }
-    Ok(Request::Test { steps, selection })
+    Ok(Request::Test(Wanted { steps, selection, versions, settings: Vec::new() }))
+}
+
+fn all(words: &[&str], names: &[String]) -> Result<Request> {
+    if !names.is_empty() {
+        bail!("`--all` takes parts, not names of tests: leave it out");
+    }
+    let part = |word: &&str| {
+        let known = || Part::ALL.map(Part::name).join(", ");
+        let part = Part::ALL.into_iter().find(|part| part.name() == *word);
+        part.with_context(|| format!("the part `{word}` is unknown; known are: {}", known()))
+    };
+    Ok(Request::All { parts: words.iter().map(part).collect::<Result<_>>()? })
 }
 
 #[cfg(test)]
@@ -143,7 +196,7 @@ mod tests {
 
     #[test]
     fn services_have_three_verbs() {
-        assert_eq!(read("services up"), Ok(Request::Up));
+        assert_eq!(read("services up"), Ok(Request::Up { versions: Versions::default() }));
         assert_eq!(read("services status"), Ok(Request::Status));
         assert_eq!(read("services down"), Ok(Request::Down { wipe: false }));
         let wipe = read("services down --wipe");
@@ -169,11 +222,22 @@ mod tests {
         let names = vec!["en3_".to_owned(), "--help".to_owned()];
         let all = Step::ALL.to_vec();
         let selection = Selection { names, ..Selection::default() };
-        let whole = Selection { all: true, sample: Some(7), names: Vec::new() };
+        let sampled = Selection { sample: Some(7), ..Selection::default() };
+        let versions = Versions { postgres: Some("13".to_owned()), ..Versions::default() };
+        let wanted = |steps: &[Step], selection: &Selection| Wanted {
+            steps: steps.to_vec(),
+            selection: selection.clone(),
+            ..Wanted::default()
+        };
+        let older = Wanted { versions: versions.clone(), ..wanted(&all, &Selection::default()) };
         let expected = [
-            ("test test fmt -- en3_ --help", Request::Test { steps, selection }),
-            ("test", Request::Test { steps: all.clone(), selection: Selection::default() }),
-            ("test --all --sample 7", Request::Test { steps: all, selection: whole }),
+            ("test test fmt -- en3_ --help", Request::Test(wanted(&steps, &selection))),
+            ("test", Request::Test(wanted(&all, &Selection::default()))),
+            ("test --sample 7", Request::Test(wanted(&all, &sampled))),
+            ("test --postgres 13", Request::Test(older)),
+            ("services up --postgres 13", Request::Up { versions }),
+            ("test --all", Request::All { parts: Vec::new() }),
+            ("test --all bench tests", Request::All { parts: vec![Part::Bench, Part::Tests] }),
         ];
         for (line, request) in expected {
             assert_eq!(read(line), Ok(request), "{line}");
@@ -185,7 +249,9 @@ mod tests {
         for (line, known) in [
             ("tset", "services, test"),
             ("services", "up, down [--wipe], status"),
-            ("services up --wipe", "up, down [--wipe], status"),
+            ("services up --wipe", "--postgres V"),
+            ("services up --postgres", "wants a version"),
+            ("test --all lint", "postgres-13"),
             ("test lint", "fmt, clippy, features, build, test"),
             ("test fmt -- x", "the step `test`"),
             ("services up -- x", "`test` only"),
@@ -199,5 +265,6 @@ mod tests {
     #[test]
     fn the_usage_names_every_step_in_order() {
         assert!(USAGE.contains(&Step::ALL.map(Step::name).join(" ")));
+        assert!(USAGE.contains(&Part::ALL.map(Part::name).join(" ")));
     }
 }

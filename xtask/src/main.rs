@@ -16,6 +16,7 @@ mod bench;
 mod cargo;
 mod deny;
 mod examples;
+mod nightly;
 mod step;
 mod suite;
 mod test;
@@ -48,11 +49,12 @@ fn run() -> Result<()> {
     let layout = layout::Layout::find()?;
     match request {
         Request::Help => Ok(()),
-        Request::Up => services::up(&layout, &Versions::default(), &mut Vec::new()).map(|_| ()),
+        Request::Up { versions } => services::up(&layout, &versions, &mut Vec::new()).map(drop),
         Request::Down { wipe } => services::down(&layout, wipe),
         Request::Status => services::status(&layout),
         Request::Bench { arguments } => bench::run(&layout, &arguments),
         Request::Torture { arguments } => torture::run(&layout, &arguments),
-        Request::Test { steps, selection } => test::run(&layout, &steps, &selection.of_commit(&layout)?),
+        Request::Test(wanted) => test::run(&layout, &wanted),
+        Request::All { parts } => nightly::run(&layout, &parts),
     }
 }

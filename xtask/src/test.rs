@@ -29,29 +29,43 @@ struct Time {
     passed: bool,
 }
 
+/// A run of steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    /// The steps, in the order they run in.
+    pub(crate) steps: Vec<Step>,
+    /// Which tests the step `test` runs.
+    pub(crate) selection: Selection,
+    /// Versions of the servers.
+    pub(crate) versions: Versions,
+    /// Environment variables for the tests.
+    pub(crate) settings: Vec<(&'static str, &'static str)>,
+}
+
 /// Runs the steps.
-pub(crate) fn run(layout: &Layout, steps: &[Step], selection: &Selection) -> Result<()> {
+pub(crate) fn run(layout: &Layout, wanted: &Wanted) -> Result<()> {
     let begin = Instant::now();
     let mut times = Vec::new();
-    let result = with_services(layout, steps, selection, &mut times);
+    let result = with_services(layout, wanted, &mut times);
     print!("{}", table(&times, begin.elapsed()));
     result
 }
 
-fn with_services(
-    layout: &Layout,
-    steps: &[Step],
-    selection: &Selection,
-    times: &mut Vec<Time>,
-) -> Result<()> {
-    if !steps.iter().any(|step| step.needs_services()) {
-        return in_order(steps, &Run::new(layout, EnvFile::default(), selection)?, times);
+fn with_services(layout: &Layout, wanted: &Wanted, times: &mut Vec<Time>) -> Result<()> {
+    let selection = wanted.selection.clone().of_commit(layout);
+    if !wanted.steps.iter().any(|step| step.needs_services()) {
+        return in_order(&wanted.steps, &Run::new(layout, EnvFile::default(), &selection)?, times);
     }
     let user = User::announce(layout)?;
     let mut started = Vec::new();
-    let result = timed("services", times, || services::up(layout, &Versions::default(), &mut started))
+    let result = timed("services", times, || services::up(layout, &wanted.versions, &mut started))
         .context("without its databases nothing is tested")
-        .and_then(|env| in_order(steps, &Run::new(layout, env, selection)?, times));
+        .and_then(|mut env| {
+            for (variable, value) in &wanted.settings {
+                env.push(variable, value)?;
+            }
+            in_order(&wanted.steps, &Run::new(layout, env, &selection)?, times)
+        });
     let left = user.leave(layout, &started);
     result.and(left)
 }

@@ -11,8 +11,6 @@
 
 use std::process::{Command, Stdio};
 
-use anyhow::Result;
-
 use crate::layout::Layout;
 use crate::suite::binary::Binary;
 
@@ -91,6 +89,18 @@ pub(crate) struct Batch {
     pub(crate) tests: Vec<String>,
 }
 
+/// Programs whose tests are wanted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Programs {
+    /// Every program.
+    #[default]
+    Every,
+    /// This one.
+    Only(&'static str),
+    /// All others.
+    Except(&'static str),
+}
+
 /// Which tests are wanted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
@@ -100,13 +110,15 @@ pub(crate) struct Selection {
     pub(crate) sample: Option<u32>,
     /// Parts of names: a test runs if its name has one of them, and none is sampled. Empty for all tests.
     pub(crate) names: Vec<String>,
+    /// Programs whose tests are wanted.
+    pub(crate) programs: Programs,
 }
 
 impl Selection {
     /// The same with the sample of the commit that is checked out, unless a sample was chosen.
-    pub(crate) fn of_commit(self, layout: &Layout) -> Result<Self> {
+    pub(crate) fn of_commit(self, layout: &Layout) -> Self {
         if self.sample.is_some() {
-            return Ok(self);
+            return self;
         }
         let mut command = Command::new("git");
         let output =
@@ -114,11 +126,19 @@ impl Selection {
         // A source archive has no commits: it always has the same sample.
         let commit =
             output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-        Ok(Self { sample: Some(hash(commit.trim()) % SAMPLES), ..self })
+        Self { sample: Some(hash(commit.trim()) % SAMPLES), ..self }
     }
 
     /// `true` if the test is to run.
     pub(crate) fn takes(&self, binary: &str, test: &str, all: &[String]) -> bool {
+        let is_wanted = match self.programs {
+            Programs::Every => true,
+            Programs::Only(program) => program == binary,
+            Programs::Except(program) => program != binary,
+        };
+        if !is_wanted {
+            return false;
+        }
         if !self.names.is_empty() {
             return self.names.iter().any(|name| test.contains(name));
         }
