@@ -22,6 +22,8 @@ cargo xtask test --all [PART…]      every test on every database and version, 
 cargo xtask bench [ARG…]            measure posthaste beside its limits and peers; `bench --help` says more;
                                     with --outbox-postgres that peer takes part in place of obix
 cargo xtask torture [ARG…]          break everything around posthaste and check that nothing is lost; `torture --help` says more
+cargo xtask docs                    render the book and the documentation into target/site
+cargo xtask dist TARGET             build what a release has for this target, into target/dist
 
 Steps, in their order: fmt clippy features build test doctest examples doc deny
 Parts, in their order: tests crashes postgres-13 postgres-18 mariadb-11.4 random torture bench
@@ -47,6 +49,13 @@ pub(crate) enum Request {
     },
     /// Tell about the servers.
     Status,
+    /// Render the book and the documentation.
+    Docs,
+    /// Build what a release has.
+    Dist {
+        /// The target, as the compiler names it.
+        target: String,
+    },
     /// Measure.
     Bench {
         /// Arguments for the benchmarks, which say themselves what they know.
@@ -97,9 +106,14 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Reque
         ["services", ref other @ ..] => {
             bail!("`services {}` is unknown; known are: up, down [--wipe], status", other.join(" "))
         }
+        ["docs"] => Ok(Request::Docs),
+        ["dist", target] => Ok(Request::Dist { target: target.to_owned() }),
         ["test", ref names @ ..] => test(names, rest.unwrap_or_default()),
         ref other => {
-            bail!("`{}` is unknown; known are: services, test, bench, torture, --help", other.join(" "))
+            bail!(
+                "`{}` is unknown; known are: services, test, bench, torture, docs, dist TARGET, --help",
+                other.join(" ")
+            )
         }
     }
 }

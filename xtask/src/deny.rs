@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo;
 use crate::step::{Run, finish};
+use crate::tool;
 
 /// The version that is built.
 const VERSION: &str = "0.20.2";
@@ -73,22 +73,15 @@ fn deny(run: &Run<'_>, program: &Path, manifest: &str, verb: &[&str], what: &[&s
 fn program(run: &Run<'_>) -> Result<PathBuf> {
     let tools = run.layout.target.join("tools");
     let built = tools.join("bin/cargo-deny");
-    let found = [PathBuf::from("cargo-deny"), built.clone()].into_iter().find(|program| {
+    let found = [PathBuf::from("cargo-deny"), built].into_iter().find(|program| {
         let output = run.program(program).arg("--version").stderr(Stdio::null()).output();
         output.is_ok_and(|output| is_new_enough(&String::from_utf8_lossy(&output.stdout)))
     });
     if let Some(found) = found {
         return Ok(found);
     }
-    println!("cargo-deny is not installed, or too old: building {VERSION} into {}, once", tools.display());
-    let build = tools.join("build");
-    let mut command = cargo::command();
-    command.args(["install", "cargo-deny", "--version", VERSION, "--locked", "--debug", "--quiet"]);
-    command.arg("--root").arg(&tools).arg("--target-dir").arg(&build).current_dir(&run.layout.root);
-    finish(command).context("without cargo-deny the dependencies are not checked")?;
-    // What it was built from is a gigabyte that nobody needs again.
-    std::fs::remove_dir_all(&build).with_context(|| format!("cannot remove {}", build.display()))?;
-    Ok(built)
+    tool::build(run.layout, "cargo-deny", VERSION)
+        .context("without cargo-deny the dependencies are not checked")
 }
 
 /// Whether `cargo-deny --version` says that it understands our configuration.

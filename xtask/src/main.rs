@@ -15,11 +15,14 @@ mod args;
 mod bench;
 mod cargo;
 mod deny;
+mod dist;
+mod docs;
 mod examples;
 mod nightly;
 mod step;
 mod suite;
 mod test;
+mod tool;
 mod torture;
 
 use std::process::ExitCode;
@@ -52,6 +55,8 @@ fn run() -> Result<()> {
         Request::Up { versions } => services::up(&layout, &versions, &mut Vec::new()).map(drop),
         Request::Down { wipe } => services::down(&layout, wipe),
         Request::Status => services::status(&layout),
+        Request::Docs => docs::run(&layout),
+        Request::Dist { target } => dist::run(&layout, &target),
         Request::Bench { arguments } => bench::run(&layout, &arguments),
         Request::Torture { arguments } => torture::run(&layout, &arguments),
         Request::Test(wanted) => test::run(&layout, &wanted),
