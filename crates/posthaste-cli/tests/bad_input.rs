@@ -6,6 +6,9 @@ use std::net::TcpListener;
 
 use crate::support::{Db, Dir, Kind, answer, server_url};
 
+on_databases!(op1_a_missing_table_is_exit_code_5, st3_a_table_of_a_newer_version_is_exit_code_5,);
+on_servers!(op1_a_wrong_password_is_exit_code_4);
+
 const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Sqlite];
 
 #[test]
@@ -134,52 +137,43 @@ fn op1_a_server_that_does_not_answer_is_exit_code_4() {
     dir.run(nowhere).fails(4, "there is no directory no/such/directory");
 }
 
-#[test]
-fn op1_a_wrong_password_is_exit_code_4() {
-    for kind in [Kind::Postgres, Kind::MariaDb] {
-        let db = Db::new(kind);
-        let url = server_url(kind);
-        let (user, server) = url.rsplit_once('@').unwrap();
-        let (user, _) = user.rsplit_once(':').unwrap();
-        let wrong = format!("{user}:s3cret@{server}");
-        let answer =
-            db.run(["--database", &wrong, "migrate", "up"]).fails(4, "check user, password and privileges");
-        assert!(!answer.err.contains("s3cret"), "{answer:?}");
-        let nowhere = format!("{url}_that_is_not_there");
-        db.run(["--database", &nowhere, "events", "list"]).exits(4);
-    }
+fn op1_a_wrong_password_is_exit_code_4(kind: Kind) {
+    let db = Db::new(kind);
+    let url = server_url(kind);
+    let (user, server) = url.rsplit_once('@').unwrap();
+    let (user, _) = user.rsplit_once(':').unwrap();
+    let wrong = format!("{user}:s3cret@{server}");
+    let answer =
+        db.run(["--database", &wrong, "migrate", "up"]).fails(4, "check user, password and privileges");
+    assert!(!answer.err.contains("s3cret"), "{answer:?}");
+    let nowhere = format!("{url}_that_is_not_there");
+    db.run(["--database", &nowhere, "events", "list"]).exits(4);
 }
 
-#[test]
-fn op1_a_missing_table_is_exit_code_5() {
-    for kind in KINDS {
-        let db = Db::new(kind);
-        if kind == Kind::Sqlite {
-            db.sql("CREATE TABLE other (id INTEGER)");
-        }
-        for command in [&["enqueue", "a", "1"][..], &["events", "list"]] {
-            db.run(command.iter().copied())
-                .fails(5, &format!("`posthaste migrate up --table {}` (same --database)", db.table()));
-        }
-        db.run(["events", "show", "0190a6b0-0000-7000-8000-000000000001"]).fails(5, "does not exist");
-        db.run(["migrate", "validate"]).exits(5);
+fn op1_a_missing_table_is_exit_code_5(kind: Kind) {
+    let db = Db::new(kind);
+    if kind == Kind::Sqlite {
+        db.sql("CREATE TABLE other (id INTEGER)");
     }
+    for command in [&["enqueue", "a", "1"][..], &["events", "list"]] {
+        db.run(command.iter().copied())
+            .fails(5, &format!("`posthaste migrate up --table {}` (same --database)", db.table()));
+    }
+    db.run(["events", "show", "0190a6b0-0000-7000-8000-000000000001"]).fails(5, "does not exist");
+    db.run(["migrate", "validate"]).exits(5);
 }
 
-#[test]
-fn st3_a_table_of_a_newer_version_is_exit_code_5() {
-    for kind in KINDS {
-        let db = Db::new(kind);
-        db.run(["migrate", "up"]).exits(0);
-        let ledger = db.ledger();
-        db.sql(&format!("INSERT INTO {ledger} (table_name, version, name) VALUES ('outbox', 99, 'later')"));
-        db.run(["migrate", "up"]).fails(5, "is at migration 99");
-        db.run(["migrate", "down", "--yes"]).fails(5, "has migration 99");
-        db.run(["migrate", "validate"]).fails(5, "has migration 99");
-        let status = db.run(["migrate", "status"]).exits(0);
-        assert!(status.out.contains("99"), "{status:?}");
-        assert_eq!(db.sql(&format!("SELECT count(*) FROM {ledger}")), "2");
-    }
+fn st3_a_table_of_a_newer_version_is_exit_code_5(kind: Kind) {
+    let db = Db::new(kind);
+    db.run(["migrate", "up"]).exits(0);
+    let ledger = db.ledger();
+    db.sql(&format!("INSERT INTO {ledger} (table_name, version, name) VALUES ('outbox', 99, 'later')"));
+    db.run(["migrate", "up"]).fails(5, "is at migration 99");
+    db.run(["migrate", "down", "--yes"]).fails(5, "has migration 99");
+    db.run(["migrate", "validate"]).fails(5, "has migration 99");
+    let status = db.run(["migrate", "status"]).exits(0);
+    assert!(status.out.contains("99"), "{status:?}");
+    assert_eq!(db.sql(&format!("SELECT count(*) FROM {ledger}")), "2");
 }
 
 #[test]

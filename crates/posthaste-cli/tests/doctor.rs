@@ -15,7 +15,8 @@ use serde_json::Value;
 use crate::private::Server;
 use crate::support::{Answer, Db, Dir, Kind, server_url};
 
-const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Sqlite];
+on_databases!(op10_a_missing_index_is_named);
+in_both_modes!(op10_a_healthy_table_is_said_to_be_so, op10_due_events_that_nobody_takes_are_named,);
 
 /// Findings about the table and not about the server, each with its check, verdict and words.
 fn own(report: &Value) -> Vec<(&str, &str, &str)> {
@@ -54,27 +55,22 @@ fn without_figures(text: &str) -> String {
     shown
 }
 
-#[test]
-fn op10_a_healthy_table_is_said_to_be_so() {
-    for kind in KINDS {
-        for mode in ["queue", "stream"] {
-            let db = Db::new(kind);
-            db.run(["migrate", "up", "--mode", mode]).exits(0);
-            let answer = db.run(["doctor", "--json"]);
-            let report = answer.json();
-            assert_eq!(report["table"], db.table());
-            for (check, verdict, found) in own(&report) {
-                assert!(["ok", "note"].contains(&verdict), "{kind:?} {mode} {check}: {found}");
-            }
-            let of_mode = if mode == "queue" { "leases" } else { "lanes" };
-            for check in ["database", "migrations", "cleanup", "relay", of_mode, "dead-letters", "clock"] {
-                one(&report, check);
-            }
-            assert_eq!(answer.code, i32::from(report["healthy"] == false));
-            if kind == Kind::Sqlite {
-                assert_eq!(report["healthy"], true);
-            }
-        }
+fn op10_a_healthy_table_is_said_to_be_so(kind: Kind, mode: &str) {
+    let db = Db::new(kind);
+    db.run(["migrate", "up", "--mode", mode]).exits(0);
+    let answer = db.run(["doctor", "--json"]);
+    let report = answer.json();
+    assert_eq!(report["table"], db.table());
+    for (check, verdict, found) in own(&report) {
+        assert!(["ok", "note"].contains(&verdict), "{kind:?} {mode} {check}: {found}");
+    }
+    let of_mode = if mode == "queue" { "leases" } else { "lanes" };
+    for check in ["database", "migrations", "cleanup", "relay", of_mode, "dead-letters", "clock"] {
+        one(&report, check);
+    }
+    assert_eq!(answer.code, i32::from(report["healthy"] == false));
+    if kind == Kind::Sqlite {
+        assert_eq!(report["healthy"], true);
     }
 }
 
@@ -129,42 +125,34 @@ fn op10_a_terminal_is_shown_signs_and_colours_unless_it_wants_none() {
     );
 }
 
-#[test]
-fn op10_due_events_that_nobody_takes_are_named() {
-    for kind in KINDS {
-        for mode in ["queue", "stream"] {
-            let db = Db::new(kind);
-            db.run(["migrate", "up", "--mode", mode]).exits(0);
-            db.run(["enqueue", "a", "1", "--available-at", "2020-01-01T00:00:00Z"]).exits(0);
-            let report = db.run(["doctor", "--json"]).exits(1).json();
-            let finding = one(&report, "relay");
-            assert_eq!(finding["verdict"], "fault");
-            let found = finding["found"].as_str().unwrap();
-            assert!(found.starts_with("nobody delivers: ") && found.contains("1 event is "), "{found}");
-            assert_eq!(finding["page"], "operate/why-nothing-moves#nobody-delivers");
-            assert_eq!((&report["healthy"], &finding["sink"]), (&Value::Bool(false), &Value::Null));
-        }
-    }
+fn op10_due_events_that_nobody_takes_are_named(kind: Kind, mode: &str) {
+    let db = Db::new(kind);
+    db.run(["migrate", "up", "--mode", mode]).exits(0);
+    db.run(["enqueue", "a", "1", "--available-at", "2020-01-01T00:00:00Z"]).exits(0);
+    let report = db.run(["doctor", "--json"]).exits(1).json();
+    let finding = one(&report, "relay");
+    assert_eq!(finding["verdict"], "fault");
+    let found = finding["found"].as_str().unwrap();
+    assert!(found.starts_with("nobody delivers: ") && found.contains("1 event is "), "{found}");
+    assert_eq!(finding["page"], "operate/why-nothing-moves#nobody-delivers");
+    assert_eq!((&report["healthy"], &finding["sink"]), (&Value::Bool(false), &Value::Null));
 }
 
-#[test]
-fn op10_a_missing_index_is_named() {
-    for kind in KINDS {
-        let db = Db::new(kind);
-        db.run(["migrate", "up"]).exits(0);
-        let index = match kind {
-            Kind::Postgres => db.table().replace(".outbox", ".outbox_claim"),
-            Kind::MariaDb => "outbox_claim ON outbox".to_owned(),
-            Kind::Sqlite => "outbox_claim".to_owned(),
-        };
-        db.sql(&format!("DROP INDEX {index}"));
-        let answer = db.run(["doctor"]).exits(1);
-        let first = answer.out.lines().next().unwrap();
-        assert!(
-            first.starts_with("fault   table ") && first.contains("index outbox_claim is missing"),
-            "{first}"
-        );
-    }
+fn op10_a_missing_index_is_named(kind: Kind) {
+    let db = Db::new(kind);
+    db.run(["migrate", "up"]).exits(0);
+    let index = match kind {
+        Kind::Postgres => db.table().replace(".outbox", ".outbox_claim"),
+        Kind::MySql | Kind::MariaDb => "outbox_claim ON outbox".to_owned(),
+        Kind::Sqlite => "outbox_claim".to_owned(),
+    };
+    db.sql(&format!("DROP INDEX {index}"));
+    let answer = db.run(["doctor"]).exits(1);
+    let first = answer.out.lines().next().unwrap();
+    assert!(
+        first.starts_with("fault   table ") && first.contains("index outbox_claim is missing"),
+        "{first}"
+    );
 }
 
 /// Demands that only the database, or the table, is said to be the matter.
@@ -187,7 +175,7 @@ fn op10_that_database_or_table_are_not_there_has_an_exit_code_of_its_own() {
     let db = Db::new(Kind::Sqlite);
     db.sql("CREATE TABLE orders (id)");
     says(db.run(["doctor"]), 5, "table outbox does not exist");
-    for kind in [Kind::Postgres, Kind::MariaDb] {
+    for kind in [Kind::Postgres, Kind::MySql, Kind::MariaDb] {
         let db = Db::new(kind);
         let report = db.run(["doctor", "--json"]).exits(5).json();
         assert_eq!(one(&report, "migrations")["found"], format!("table {} does not exist", db.table()));
@@ -200,7 +188,7 @@ fn op10_that_database_or_table_are_not_there_has_an_exit_code_of_its_own() {
         assert!(!answer.out.contains("s3cr3t"), "{answer:?}");
         says(answer, 4, &format!("127.0.0.1:{port} for table outbox"));
     }
-    for kind in [Kind::Postgres, Kind::MariaDb] {
+    for kind in [Kind::Postgres, Kind::MySql, Kind::MariaDb] {
         let url = server_url(kind);
         let (user, rest) = url.split_once("://").unwrap().1.split_once('@').unwrap();
         let (user, scheme) = (user.split(':').next().unwrap(), url.split("://").next().unwrap());

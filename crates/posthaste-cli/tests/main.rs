@@ -31,6 +31,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[macro_use]
+mod support;
+
 mod bad_input;
 mod completions;
 mod config;
@@ -58,6 +61,5 @@ mod secrets;
 mod snapshot;
 mod status;
 mod streams;
-mod support;
 mod tail;
 mod terminal;

@@ -6,7 +6,9 @@ use serde_json::json;
 
 use crate::refusing::Refusing;
 use crate::snapshot::looks;
-use crate::support::{Db, Dir, Kind, everywhere};
+use crate::support::{Db, Dir, Kind};
+
+in_both_modes!(op1_what_ended_is_purged_and_nothing_else);
 
 /// Three delivered events, a dead one, and one that is not due for a long time.
 fn with_ended(kind: Kind, mode: &str) -> Db {
@@ -24,41 +26,34 @@ fn left(db: &Db, status: &str) -> usize {
     db.run(["events", "list", "--status", status, "--json"]).exits(0).json().as_array().unwrap().len()
 }
 
-#[test]
-fn op1_what_ended_is_purged_and_nothing_else() {
-    for (kind, mode) in everywhere() {
-        let db = with_ended(kind, mode);
-        assert_eq!((left(&db, "delivered"), left(&db, "dead"), left(&db, "pending")), (3, 1, 1));
+fn op1_what_ended_is_purged_and_nothing_else(kind: Kind, mode: &str) {
+    let db = with_ended(kind, mode);
+    assert_eq!((left(&db, "delivered"), left(&db, "dead"), left(&db, "pending")), (3, 1, 1));
 
-        let young = db.run(["purge", "--delivered", "--dead", "--older-than", "1h", "--yes"]).exits(0);
-        let table = db.table();
-        assert_eq!(
-            young.out,
-            format!("table {table} has no such delivered or dead events: nothing to purge\n")
-        );
+    let young = db.run(["purge", "--delivered", "--dead", "--older-than", "1h", "--yes"]).exits(0);
+    let table = db.table();
+    assert_eq!(young.out, format!("table {table} has no such delivered or dead events: nothing to purge\n"));
 
-        let none = db.run(["purge", "--dead", "--older-than", "1h", "--dry-run", "--json"]).exits(0).json();
-        assert_eq!((&none["dry_run"], &none["would_touch"][0]["count"]), (&json!(true), &json!(0)));
+    let none = db.run(["purge", "--dead", "--older-than", "1h", "--dry-run", "--json"]).exits(0).json();
+    assert_eq!((&none["dry_run"], &none["would_touch"][0]["count"]), (&json!(true), &json!(0)));
 
-        let both = ["purge", "--delivered", "--dead", "--older-than", "0s"];
-        let dry = db.run(both.into_iter().chain(["--dry-run"])).exits(0);
-        assert_eq!(dry.err, "");
-        looks(&db, &format!("purge_dry_run_{mode}"), &dry.out);
-        let dry = db.run(both.into_iter().chain(["--dry-run", "--json"])).exits(0).json();
-        let counts: Vec<_> = dry["would_touch"].as_array().unwrap().iter().map(|of| &of["count"]).collect();
-        assert_eq!(counts, [&json!(3), &json!(1)]);
-        db.run(both).exits(6);
-        assert_eq!((left(&db, "delivered"), left(&db, "dead"), left(&db, "pending")), (3, 1, 1));
+    let both = ["purge", "--delivered", "--dead", "--older-than", "0s"];
+    let dry = db.run(both.into_iter().chain(["--dry-run"])).exits(0);
+    assert_eq!(dry.err, "");
+    looks(&db, &format!("purge_dry_run_{mode}"), &dry.out);
+    let dry = db.run(both.into_iter().chain(["--dry-run", "--json"])).exits(0).json();
+    let counts: Vec<_> = dry["would_touch"].as_array().unwrap().iter().map(|of| &of["count"]).collect();
+    assert_eq!(counts, [&json!(3), &json!(1)]);
+    db.run(both).exits(6);
+    assert_eq!((left(&db, "delivered"), left(&db, "dead"), left(&db, "pending")), (3, 1, 1));
 
-        let some = db.run(["purge", "--delivered", "--older-than", "0s", "--limit", "2", "--yes"]).exits(0);
-        assert!(some.out.starts_with(&format!("purged 2 delivered events of table {table}\n")), "{some:?}");
-        assert_eq!((left(&db, "delivered"), left(&db, "dead"), left(&db, "pending")), (1, 1, 1));
-        let rest = db.run(both.into_iter().chain(["--yes"])).exits(0);
-        let purged =
-            format!("purged 1 delivered event of table {table}\npurged 1 dead event of table {table}\n");
-        assert!(rest.out.starts_with(&purged), "{rest:?}");
-        assert_eq!((left(&db, "delivered"), left(&db, "dead"), left(&db, "pending")), (0, 0, 1));
-    }
+    let some = db.run(["purge", "--delivered", "--older-than", "0s", "--limit", "2", "--yes"]).exits(0);
+    assert!(some.out.starts_with(&format!("purged 2 delivered events of table {table}\n")), "{some:?}");
+    assert_eq!((left(&db, "delivered"), left(&db, "dead"), left(&db, "pending")), (1, 1, 1));
+    let rest = db.run(both.into_iter().chain(["--yes"])).exits(0);
+    let purged = format!("purged 1 delivered event of table {table}\npurged 1 dead event of table {table}\n");
+    assert!(rest.out.starts_with(&purged), "{rest:?}");
+    assert_eq!((left(&db, "delivered"), left(&db, "dead"), left(&db, "pending")), (0, 0, 1));
 }
 
 #[test]

@@ -52,7 +52,9 @@ async fn relay(db: &Db) -> Relay {
     let url = db.server();
     match db.kind {
         Kind::Postgres => refusing(Outbox::postgres(sqlx::PgPool::connect(&url).await.unwrap()), db).await,
-        Kind::MariaDb => refusing(Outbox::mysql(sqlx::MySqlPool::connect(&url).await.unwrap()), db).await,
+        Kind::MySql | Kind::MariaDb => {
+            refusing(Outbox::mysql(sqlx::MySqlPool::connect(&url).await.unwrap()), db).await
+        }
         Kind::Sqlite => refusing(Outbox::sqlite(sqlx::SqlitePool::connect(&url).await.unwrap()), db).await,
     }
 }

@@ -12,6 +12,15 @@ use std::thread;
 use crate::daemon::Daemon;
 use crate::support::{Answer, Db, Dir, Kind};
 
+in_both_modes_on_servers!(op1_the_rights_that_are_lacking_are_named_with_the_statement_that_grants_them);
+on_mysql_and_mariadb!(
+    op1_a_relay_that_sees_nothing_beside_a_stream_is_told_what_to_grant,
+    op1_a_queue_that_has_lost_a_column_is_no_hidden_stream,
+    op1_a_migration_by_an_account_without_rights_is_told_what_to_grant,
+);
+on_servers!(op1_names_that_are_words_of_sql_or_have_capitals_are_quoted);
+on_databases!(op1_a_table_that_is_no_outbox_is_not_to_be_migrated);
+
 /// An account with no rights of its own.
 const NOBODY: u32 = 65534;
 
@@ -109,7 +118,7 @@ fn op1_a_file_that_cannot_be_written_to_is_named() {
 struct User<'a> {
     db: &'a Db,
     name: String,
-    /// As SQL names it. On MariaDB it is no account of the host `%`, which a user without a host would be.
+    /// As SQL names it. On MySQL and MariaDB it is no account of the host `%`, which a user without a host would be.
     account: String,
 }
 
@@ -119,11 +128,11 @@ impl<'a> User<'a> {
         let name = name[..name.len().min(40)].to_owned();
         let account = match db.kind {
             Kind::Postgres => format!("\"{name}\""),
-            Kind::MariaDb | Kind::Sqlite => format!("`{name}`@`%_`"),
+            _ => format!("`{name}`@`%_`"),
         };
         db.sql(&match db.kind {
             Kind::Postgres => format!("CREATE ROLE {account} LOGIN PASSWORD 'x'"),
-            Kind::MariaDb | Kind::Sqlite => format!("CREATE USER {account} IDENTIFIED BY 'x'"),
+            _ => format!("CREATE USER {account} IDENTIFIED BY 'x'"),
         });
         Self { db, name, account }
     }
@@ -194,7 +203,7 @@ impl Drop for User<'_> {
         let account = &self.account;
         self.db.sql(&match self.db.kind {
             Kind::Postgres => format!("DROP OWNED BY {account}; DROP ROLE {account}"),
-            Kind::MariaDb | Kind::Sqlite => format!("DROP USER {account}"),
+            _ => format!("DROP USER {account}"),
         });
     }
 }
@@ -231,54 +240,45 @@ fn may_not_read(user: &User<'_>, table: &str) {
     assert!(read.code != 0 && read.err.to_lowercase().contains("denied"), "{read:?}");
 }
 
-#[test]
-fn op1_the_rights_that_are_lacking_are_named_with_the_statement_that_grants_them() {
-    for kind in [Kind::Postgres, Kind::MariaDb] {
-        for mode in ["queue", "stream"] {
-            let db = Db::with_table(kind, mode);
-            let orders = others_table(&db);
-            let user = User::new(&db);
-            let told = follow_until_it_works(&user, &["enqueue", "a", "1"]);
-            assert!((1..=2).contains(&told), "{kind:?} {mode}: {told}");
-            assert!(follow_until_it_works(&user, &["events", "list"]) <= 3);
-            follow_until_it_works(&user, &["status"]);
-            // It may write and look now, and nothing else.
-            assert_eq!(user.reads(&db.table()).exits(0).out.trim(), "1");
-            may_not_read(&user, &orders);
-            let table = db.table();
-            let down = user.run(["migrate", "down", "--yes", "--confirm", &table]);
-            if kind == Kind::Postgres {
-                // MariaDB hides the record of migrations from it: there is nothing that it could revert.
-                down.exits(4);
-            }
-            assert_eq!(user.reads(&table).exits(0).out.trim(), "1");
-        }
+fn op1_the_rights_that_are_lacking_are_named_with_the_statement_that_grants_them(kind: Kind, mode: &str) {
+    let db = Db::with_table(kind, mode);
+    let orders = others_table(&db);
+    let user = User::new(&db);
+    let told = follow_until_it_works(&user, &["enqueue", "a", "1"]);
+    assert!((1..=2).contains(&told), "{kind:?} {mode}: {told}");
+    assert!(follow_until_it_works(&user, &["events", "list"]) <= 3);
+    follow_until_it_works(&user, &["status"]);
+    // It may write and look now, and nothing else.
+    assert_eq!(user.reads(&db.table()).exits(0).out.trim(), "1");
+    may_not_read(&user, &orders);
+    let table = db.table();
+    let down = user.run(["migrate", "down", "--yes", "--confirm", &table]);
+    if kind == Kind::Postgres {
+        // MySQL and MariaDB hide the record of migrations from it: there is nothing that it could revert.
+        down.exits(4);
+    }
+    assert_eq!(user.reads(&table).exits(0).out.trim(), "1");
+}
+
+fn op1_names_that_are_words_of_sql_or_have_capitals_are_quoted(kind: Kind) {
+    let db = Db::new(kind);
+    for name in ["Orders_Outbox", "order"] {
+        let table = db.table().replace("outbox", name);
+        db.run(["--table", &table, "migrate", "up"]).exits(0);
+        let user = User::new(&db);
+        assert!(follow_until_it_works(&user, &["--table", &table, "enqueue", "a", "1"]) >= 1);
+        follow_until_it_works(&user, &["--table", &table, "events", "list"]);
+    }
+    if kind.is_mysql() {
+        // With its database in front it is not put there twice.
+        let table = format!("{}.order", db.url().rsplit_once('/').unwrap().1);
+        let user = User::new(&db);
+        assert!(follow_until_it_works(&user, &["--table", &table, "enqueue", "a", "1"]) >= 1);
     }
 }
 
-#[test]
-fn op1_names_that_are_words_of_sql_or_have_capitals_are_quoted() {
-    for kind in [Kind::Postgres, Kind::MariaDb] {
-        let db = Db::new(kind);
-        for name in ["Orders_Outbox", "order"] {
-            let table = db.table().replace("outbox", name);
-            db.run(["--table", &table, "migrate", "up"]).exits(0);
-            let user = User::new(&db);
-            assert!(follow_until_it_works(&user, &["--table", &table, "enqueue", "a", "1"]) >= 1);
-            follow_until_it_works(&user, &["--table", &table, "events", "list"]);
-        }
-        if kind == Kind::MariaDb {
-            // With its database in front it is not put there twice.
-            let table = format!("{}.order", db.url().rsplit_once('/').unwrap().1);
-            let user = User::new(&db);
-            assert!(follow_until_it_works(&user, &["--table", &table, "enqueue", "a", "1"]) >= 1);
-        }
-    }
-}
-
-#[test]
-fn op1_a_relay_that_sees_nothing_beside_a_stream_is_told_what_to_grant() {
-    let db = Db::with_table(Kind::MariaDb, "stream");
+fn op1_a_relay_that_sees_nothing_beside_a_stream_is_told_what_to_grant(kind: Kind) {
+    let db = Db::with_table(kind, "stream");
     let orders = others_table(&db);
     let user = User::new(&db);
     db.sql(&format!("GRANT SELECT, UPDATE, DELETE ON outbox TO {}", user.account));
@@ -292,9 +292,8 @@ fn op1_a_relay_that_sees_nothing_beside_a_stream_is_told_what_to_grant() {
     may_not_read(&user, &orders);
 }
 
-#[test]
-fn op1_a_queue_that_has_lost_a_column_is_no_hidden_stream() {
-    let db = Db::with_table(Kind::MariaDb, "queue");
+fn op1_a_queue_that_has_lost_a_column_is_no_hidden_stream(kind: Kind) {
+    let db = Db::with_table(kind, "queue");
     db.sql("DROP VIEW outbox_status; ALTER TABLE outbox DROP CONSTRAINT outbox_attempts_check, DROP COLUMN attempts");
     let listed = db.run(["events", "list"]);
     assert!(listed.code != 0 && !listed.err.contains("stream"), "{listed:?}");
@@ -337,9 +336,11 @@ fn op1_a_migration_by_who_may_not_names_the_owner_or_the_right() {
     db.run(["migrate", "up"]).exits(0);
     let down = db.run(["migrate", "down", "--yes"]).exits(0);
     assert!(down.out.contains("is dropped"), "{down:?}");
+}
 
+fn op1_a_migration_by_an_account_without_rights_is_told_what_to_grant(kind: Kind) {
     for mode in ["queue", "stream"] {
-        let db = Db::new(Kind::MariaDb);
+        let db = Db::new(kind);
         let orders = others_table(&db);
         let user = User::new(&db);
         let up = user.run(["migrate", "up", "--mode", mode]);
@@ -403,20 +404,17 @@ fn op1_a_relay_that_may_read_only_the_columns_of_the_outbox_delivers() {
     daemon.stop();
 }
 
-#[test]
-fn op1_a_table_that_is_no_outbox_is_not_to_be_migrated() {
-    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
-        let db = Db::with_table(kind, "queue");
-        let orders = db.table().replace("outbox", "orders");
-        db.sql(&format!("CREATE TABLE {orders} (id INTEGER PRIMARY KEY)"));
-        for command in [&["enqueue", "a", "1"][..], &["status"], &["events", "list"], &["migrate", "up"]] {
-            db.run(["--table", &orders].into_iter().chain(command.iter().copied()))
-                .fails(5, &format!("table {orders} exists and is no outbox"));
-        }
-        let doctor = db.run(["--table", &orders, "doctor"]);
-        assert!(doctor.code == 1 && doctor.out.contains("exists and is no outbox"), "{doctor:?}");
-        assert!(!doctor.out.contains("migrate up"), "{doctor:?}");
-        let relay = db.run(["--table", &orders, "relay"]).exits(5);
-        assert!(relay.err.contains("is no outbox"), "{relay:?}");
+fn op1_a_table_that_is_no_outbox_is_not_to_be_migrated(kind: Kind) {
+    let db = Db::with_table(kind, "queue");
+    let orders = db.table().replace("outbox", "orders");
+    db.sql(&format!("CREATE TABLE {orders} (id INTEGER PRIMARY KEY)"));
+    for command in [&["enqueue", "a", "1"][..], &["status"], &["events", "list"], &["migrate", "up"]] {
+        db.run(["--table", &orders].into_iter().chain(command.iter().copied()))
+            .fails(5, &format!("table {orders} exists and is no outbox"));
     }
+    let doctor = db.run(["--table", &orders, "doctor"]);
+    assert!(doctor.code == 1 && doctor.out.contains("exists and is no outbox"), "{doctor:?}");
+    assert!(!doctor.out.contains("migrate up"), "{doctor:?}");
+    let relay = db.run(["--table", &orders, "relay"]).exits(5);
+    assert!(relay.err.contains("is no outbox"), "{relay:?}");
 }

@@ -10,108 +10,98 @@ use serde_json::{Value, json};
 
 use crate::refusing::Refusing;
 use crate::snapshot::looks;
-use crate::support::{Db, Dir, Kind, answer, everywhere, interrupt, screen};
+use crate::support::{Db, Dir, Kind, answer, interrupt, screen};
 
-#[test]
-fn op1_the_status_says_what_the_database_knows() {
-    for (kind, mode) in everywhere() {
-        let db = Db::with_table(kind, mode);
-        let empty = db.run(["status", "--json"]).exits(0).json();
-        let [relays, blocked, lanes] = match mode {
-            "stream" => [json!([]), json!(0), json!(1)],
-            _ => [json!(null), json!(null), json!(null)],
-        };
-        for (field, value) in [
-            ("table", json!(db.table())),
-            ("mode", json!(mode)),
-            ("lanes", lanes),
-            ("pending", json!(0)),
-            ("processing", json!(0)),
-            ("dead", json!(0)),
-            ("capped", json!(false)),
-            ("oldest_seconds", json!(null)),
-            ("delivered_per_second", json!(null)),
-            ("relays", relays),
-            ("blocked_aggregates", blocked),
-            ("schema", json!(1)),
-            ("newest_schema", json!(1)),
-        ] {
-            assert_eq!(empty[field], value, "{kind:?} {mode}: {field}");
-        }
-        assert!(
-            empty["clock_skew_seconds"].as_f64().unwrap().abs() < 10.0 && empty["now"].is_string(),
-            "{empty}"
-        );
+in_both_modes!(op1_the_status_says_what_the_database_knows);
+on_databases!(op1_the_relays_of_a_stream_are_counted, op1_the_relays_of_a_queue_are_those_that_hold_an_event,);
 
-        db.enqueue("order.placed.v1", "order/1");
-        db.enqueue("order.paid.v1", "order/2");
-        Refusing::until_dead(&db, 1);
-        db.enqueue("order.sent.v1", "order/3");
-        let name = match (kind, mode) {
-            // Delivering an event writes nothing to its row.
-            (Kind::Postgres, "stream") => "status_stream_postgres",
-            (_, "stream") => "status_stream",
-            _ => "status_queue",
-        };
-        looks(&db, name, &db.run(["status"]).exits(0).out);
+fn op1_the_status_says_what_the_database_knows(kind: Kind, mode: &str) {
+    let db = Db::with_table(kind, mode);
+    let empty = db.run(["status", "--json"]).exits(0).json();
+    let [relays, blocked, lanes] = match mode {
+        "stream" => [json!([]), json!(0), json!(1)],
+        _ => [json!(null), json!(null), json!(null)],
+    };
+    for (field, value) in [
+        ("table", json!(db.table())),
+        ("mode", json!(mode)),
+        ("lanes", lanes),
+        ("pending", json!(0)),
+        ("processing", json!(0)),
+        ("dead", json!(0)),
+        ("capped", json!(false)),
+        ("oldest_seconds", json!(null)),
+        ("delivered_per_second", json!(null)),
+        ("relays", relays),
+        ("blocked_aggregates", blocked),
+        ("schema", json!(1)),
+        ("newest_schema", json!(1)),
+    ] {
+        assert_eq!(empty[field], value, "{kind:?} {mode}: {field}");
+    }
+    assert!(
+        empty["clock_skew_seconds"].as_f64().unwrap().abs() < 10.0 && empty["now"].is_string(),
+        "{empty}"
+    );
+
+    db.enqueue("order.placed.v1", "order/1");
+    db.enqueue("order.paid.v1", "order/2");
+    Refusing::until_dead(&db, 1);
+    db.enqueue("order.sent.v1", "order/3");
+    let name = match (kind, mode) {
+        // Delivering an event writes nothing to its row.
+        (Kind::Postgres, "stream") => "status_stream_postgres",
+        (_, "stream") => "status_stream",
+        _ => "status_queue",
+    };
+    looks(&db, name, &db.run(["status"]).exits(0).out);
+    let status = db.run(["status", "--json"]).exits(0).json();
+    assert!(status["oldest_seconds"].as_f64().unwrap() < 60.0, "{status}");
+    match name {
+        "status_stream_postgres" => assert_eq!(status["delivered_per_second"], json!(null)),
+        _ => assert!(status["delivered_per_second"].as_f64().unwrap() <= 0.1, "{status}"),
+    }
+}
+
+fn op1_the_relays_of_a_stream_are_counted(kind: Kind) {
+    let db = Db::with_table(kind, "stream");
+    let relay = Refusing::start(&db);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let relays = |db: &Db| db.run(["status", "--json"]).exits(0).json()["relays"].as_array().unwrap().len();
+    while relays(&db) != 1 {
+        assert!(Instant::now() < deadline, "{kind:?}");
+    }
+    relay.stop();
+    assert_eq!(relays(&db), 0, "{kind:?}: who stops says so");
+}
+
+fn op1_the_relays_of_a_queue_are_those_that_hold_an_event(kind: Kind) {
+    let db = Db::with_table(kind, "queue");
+    let relay = Refusing::start(&db);
+    assert_eq!(
+        db.run(["status", "--json"]).exits(0).json()["relays"],
+        json!(null),
+        "nobody has anything to do"
+    );
+    let id = db.enqueue("order.slow.v1", "order/1");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let status = loop {
         let status = db.run(["status", "--json"]).exits(0).json();
-        assert!(status["oldest_seconds"].as_f64().unwrap() < 60.0, "{status}");
-        match name {
-            "status_stream_postgres" => assert_eq!(status["delivered_per_second"], json!(null)),
-            _ => assert!(status["delivered_per_second"].as_f64().unwrap() <= 0.1, "{status}"),
+        if status["processing"] == 1 {
+            break status;
         }
-    }
-}
-
-#[test]
-fn op1_the_relays_of_a_stream_are_counted() {
-    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
-        let db = Db::with_table(kind, "stream");
-        let relay = Refusing::start(&db);
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let relays =
-            |db: &Db| db.run(["status", "--json"]).exits(0).json()["relays"].as_array().unwrap().len();
-        while relays(&db) != 1 {
-            assert!(Instant::now() < deadline, "{kind:?}");
-        }
-        relay.stop();
-        assert_eq!(relays(&db), 0, "{kind:?}: who stops says so");
-    }
-}
-
-#[test]
-fn op1_the_relays_of_a_queue_are_those_that_hold_an_event() {
-    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
-        let db = Db::with_table(kind, "queue");
-        let relay = Refusing::start(&db);
-        assert_eq!(
-            db.run(["status", "--json"]).exits(0).json()["relays"],
-            json!(null),
-            "nobody has anything to do"
-        );
-        let id = db.enqueue("order.slow.v1", "order/1");
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let status = loop {
-            let status = db.run(["status", "--json"]).exits(0).json();
-            if status["processing"] == 1 {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "{kind:?}: {status}");
-        };
-        let event = db.run(["events", "show", &id, "--json"]).exits(0).json();
-        let [relay_named] = &status["relays"].as_array().unwrap()[..] else { panic!("{status}") };
-        let (relay_named, holder) = (relay_named.as_str().unwrap(), event["locked_by"].as_str().unwrap());
-        assert!(
-            holder.starts_with(relay_named) && !relay_named.contains(['~', '#']),
-            "{relay_named} {holder}"
-        );
-        relay.abandon();
-    }
+        assert!(Instant::now() < deadline, "{kind:?}: {status}");
+    };
+    let event = db.run(["events", "show", &id, "--json"]).exits(0).json();
+    let [relay_named] = &status["relays"].as_array().unwrap()[..] else { panic!("{status}") };
+    let (relay_named, holder) = (relay_named.as_str().unwrap(), event["locked_by"].as_str().unwrap());
+    assert!(holder.starts_with(relay_named) && !relay_named.contains(['~', '#']), "{relay_named} {holder}");
+    relay.abandon();
 }
 
 #[test]
 fn op1_a_missing_table_has_no_status() {
-    for kind in [Kind::Postgres, Kind::MariaDb, Kind::Sqlite] {
+    for kind in [Kind::Postgres, Kind::MySql, Kind::MariaDb, Kind::Sqlite] {
         let db = Db::new(kind);
         for watch in [&[][..], &["--watch"], &["--json"]] {
             db.run(["status"].into_iter().chain(watch.iter().copied()))

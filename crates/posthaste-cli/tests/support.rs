@@ -198,19 +198,87 @@ pub(crate) fn unique() -> String {
     format!("t_{:x}_{nanos:x}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Every database.
-pub(crate) const KINDS: [Kind; 3] = [Kind::Postgres, Kind::MariaDb, Kind::Sqlite];
+/// Makes a test of each function on every database: `fn(Kind)`.
+macro_rules! on_databases {
+    ($($test:ident),* $(,)?) => {
+        $(databases!($test: postgres Postgres, mysql MySql, mariadb MariaDb, sqlite Sqlite);)*
+    };
+}
 
-/// Both modes on every database.
-pub(crate) fn everywhere() -> impl Iterator<Item = (Kind, &'static str)> {
-    KINDS.into_iter().flat_map(|kind| [(kind, "queue"), (kind, "stream")])
+/// Makes a test of each function on every database that is a server: `fn(Kind)`.
+macro_rules! on_servers {
+    ($($test:ident),* $(,)?) => {
+        $(databases!($test: postgres Postgres, mysql MySql, mariadb MariaDb);)*
+    };
+}
+
+/// Makes a test of each function on MySQL and on MariaDB: `fn(Kind)`.
+macro_rules! on_mysql_and_mariadb {
+    ($($test:ident),* $(,)?) => {
+        $(databases!($test: mysql MySql, mariadb MariaDb);)*
+    };
+}
+
+/// Makes a test of each function in both modes on every database: `fn(Kind, mode: &str)`.
+macro_rules! in_both_modes {
+    ($($test:ident),* $(,)?) => {
+        $(databases!(@modes $test: postgres Postgres, mysql MySql, mariadb MariaDb, sqlite Sqlite);)*
+    };
+}
+
+/// Makes a test of each function in both modes on every database that is a server: `fn(Kind, mode: &str)`.
+macro_rules! in_both_modes_on_servers {
+    ($($test:ident),* $(,)?) => {
+        $(databases!(@modes $test: postgres Postgres, mysql MySql, mariadb MariaDb);)*
+    };
+}
+
+macro_rules! databases {
+    ($test:ident: $($name:ident $kind:ident),*) => {
+        mod $test {
+            $(
+                #[test]
+                fn $name() {
+                    super::$test($crate::support::Kind::$kind);
+                }
+            )*
+        }
+    };
+    (@modes $test:ident: $($name:ident $kind:ident),*) => {
+        mod $test {
+            mod queue {
+                $(
+                    #[test]
+                    fn $name() {
+                        super::super::$test($crate::support::Kind::$kind, "queue");
+                    }
+                )*
+            }
+            mod stream {
+                $(
+                    #[test]
+                    fn $name() {
+                        super::super::$test($crate::support::Kind::$kind, "stream");
+                    }
+                )*
+            }
+        }
+    };
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Postgres,
+    MySql,
     MariaDb,
     Sqlite,
+}
+
+impl Kind {
+    /// `true` for MySQL and MariaDB, which speak one protocol and are asked by one client.
+    pub(crate) fn is_mysql(self) -> bool {
+        matches!(self, Self::MySql | Self::MariaDb)
+    }
 }
 
 /// A fresh schema, database or file, gone at the end.
@@ -239,7 +307,7 @@ impl Db {
         let db = Self { kind, dir: Dir::new(), space: unique() };
         match kind {
             Kind::Postgres => drop(db.server_sql(&format!("CREATE SCHEMA {}", db.space))),
-            Kind::MariaDb => drop(db.server_sql(&format!("CREATE DATABASE {}", db.space))),
+            Kind::MySql | Kind::MariaDb => drop(db.server_sql(&format!("CREATE DATABASE {}", db.space))),
             Kind::Sqlite => {}
         }
         db
@@ -248,10 +316,10 @@ impl Db {
     pub(crate) fn url(&self) -> String {
         match self.kind {
             Kind::Postgres => server_url(Kind::Postgres),
-            Kind::MariaDb => {
-                let url = server_url(Kind::MariaDb);
+            Kind::MySql | Kind::MariaDb => {
+                let url = server_url(self.kind);
                 let (server, _) = url.rsplit_once('/').unwrap();
-                format!("{}/{}", server.replace("mysql://", "mariadb://"), self.space)
+                format!("{server}/{}", self.space)
             }
             Kind::Sqlite => "sqlite://outbox.db".to_owned(),
         }
@@ -260,7 +328,7 @@ impl Db {
     /// A URL that is the same from every directory.
     pub(crate) fn server(&self) -> String {
         match self.kind {
-            Kind::Postgres | Kind::MariaDb => self.url(),
+            Kind::Postgres | Kind::MySql | Kind::MariaDb => self.url(),
             Kind::Sqlite => format!("sqlite://{}", self.dir.path().join("outbox.db").display()),
         }
     }
@@ -268,7 +336,7 @@ impl Db {
     pub(crate) fn table(&self) -> String {
         match self.kind {
             Kind::Postgres => format!("{}.outbox", self.space),
-            Kind::MariaDb | Kind::Sqlite => "outbox".to_owned(),
+            Kind::MySql | Kind::MariaDb | Kind::Sqlite => "outbox".to_owned(),
         }
     }
 
@@ -297,7 +365,7 @@ impl Db {
     /// What the database's own client says to this SQL, as text without decoration.
     pub(crate) fn sql(&self, sql: &str) -> String {
         match self.kind {
-            Kind::Postgres | Kind::MariaDb => self.server_sql(sql),
+            Kind::Postgres | Kind::MySql | Kind::MariaDb => self.server_sql(sql),
             Kind::Sqlite => client(&["sqlite3", "-bail", "outbox.db"], &self.dir, "", sql),
         }
     }
@@ -328,7 +396,7 @@ impl Drop for Db {
     fn drop(&mut self) {
         match self.kind {
             Kind::Postgres => drop(self.server_sql(&format!("DROP SCHEMA {} CASCADE", self.space))),
-            Kind::MariaDb => drop(self.server_sql(&format!("DROP DATABASE {}", self.space))),
+            Kind::MySql | Kind::MariaDb => drop(self.server_sql(&format!("DROP DATABASE {}", self.space))),
             Kind::Sqlite => {}
         }
     }
@@ -348,14 +416,18 @@ fn client(arguments: &[&str], dir: &Dir, password: &str, sql: &str) -> String {
     answer.out.trim().to_owned()
 }
 
-/// The URL of a server: from the environment, or from where `cargo xtask services up` has written it.
+/// The URL of a server, with the scheme of its kind: from the environment, or from where `cargo xtask services up` has
+/// written it.
 pub(crate) fn server_url(kind: Kind) -> String {
-    let variable = match kind {
-        Kind::Postgres => "POSTHASTE_TEST_POSTGRES_URL",
-        Kind::MariaDb => "POSTHASTE_TEST_MARIADB_URL",
+    let (variable, scheme) = match kind {
+        Kind::Postgres => return service("POSTHASTE_TEST_POSTGRES_URL"),
+        Kind::MySql => ("POSTHASTE_TEST_MYSQL_URL", "mysql"),
+        Kind::MariaDb => ("POSTHASTE_TEST_MARIADB_URL", "mariadb"),
         Kind::Sqlite => unreachable!("SQLite has no server"),
     };
-    service(variable)
+    let url = service(variable);
+    let (_, rest) = url.split_once("://").unwrap();
+    format!("{scheme}://{rest}")
 }
 
 /// The URL of the broker.

@@ -10,7 +10,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::support::{Db, Dir, Kind, answer, everywhere, interrupt};
+use crate::support::{Db, Dir, Kind, answer, interrupt};
+
+in_both_modes!(op1_events_are_printed_as_they_are_committed);
+in_both_modes_on_servers!(op1_an_event_that_is_committed_late_is_printed_late);
+on_databases!(op1_many_events_at_once_are_all_printed);
 
 /// Somebody who follows a table.
 struct Follower {
@@ -51,33 +55,30 @@ impl Follower {
     }
 }
 
-#[test]
-fn op1_events_are_printed_as_they_are_committed() {
-    for (kind, mode) in everywhere() {
-        let db = Db::with_table(kind, mode);
-        db.enqueue("order.placed.v1", "order/1");
-        let all = Follower::start(&db, &["--json"]);
-        let paid = Follower::start(&db, &["--topic", "*.paid.*"]);
-        let since = Follower::start(&db, &["--since", "1h", "--json"]);
-        let id = db.enqueue("order.paid.v1", "order/2");
-        db.enqueue("order.sent.v1", "order/2");
+fn op1_events_are_printed_as_they_are_committed(kind: Kind, mode: &str) {
+    let db = Db::with_table(kind, mode);
+    db.enqueue("order.placed.v1", "order/1");
+    let all = Follower::start(&db, &["--json"]);
+    let paid = Follower::start(&db, &["--topic", "*.paid.*"]);
+    let since = Follower::start(&db, &["--since", "1h", "--json"]);
+    let id = db.enqueue("order.paid.v1", "order/2");
+    db.enqueue("order.sent.v1", "order/2");
 
-        let first: Value = serde_json::from_str(&all.next()).unwrap();
-        assert_eq!((&first["id"], &first["topic"]), (&json!(id), &json!("order.paid.v1")), "{kind:?} {mode}");
-        assert_eq!((all.next_topic().as_str(), all.stop()), ("order.sent.v1", vec![]));
-        let line = paid.next();
-        assert!(line.contains(&format!("UTC  2  {id}  order.paid.v1  order/2")), "{line}");
-        assert_eq!(paid.stop(), [""; 0]);
-        let topics = [since.next_topic(), since.next_topic(), since.next_topic()];
-        assert_eq!(topics, ["order.placed.v1", "order.paid.v1", "order.sent.v1"]);
-        assert_eq!(since.stop(), [""; 0]);
-    }
+    let first: Value = serde_json::from_str(&all.next()).unwrap();
+    assert_eq!((&first["id"], &first["topic"]), (&json!(id), &json!("order.paid.v1")), "{kind:?} {mode}");
+    assert_eq!((all.next_topic().as_str(), all.stop()), ("order.sent.v1", vec![]));
+    let line = paid.next();
+    assert!(line.contains(&format!("UTC  2  {id}  order.paid.v1  order/2")), "{line}");
+    assert_eq!(paid.stop(), [""; 0]);
+    let topics = [since.next_topic(), since.next_topic(), since.next_topic()];
+    assert_eq!(topics, ["order.placed.v1", "order.paid.v1", "order.sent.v1"]);
+    assert_eq!(since.stop(), [""; 0]);
 }
 
 /// A transaction that takes its time.
 enum Slow {
     Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
-    MariaDb(sqlx::Transaction<'static, sqlx::MySql>),
+    MySql(sqlx::Transaction<'static, sqlx::MySql>),
 }
 
 impl Slow {
@@ -91,11 +92,11 @@ impl Slow {
                 sqlx::query(insert).execute(&mut *tx).await.unwrap();
                 Self::Postgres(tx)
             }
-            Kind::MariaDb => {
+            Kind::MySql | Kind::MariaDb => {
                 let pool = sqlx::MySqlPool::connect(&db.server()).await.unwrap();
                 let mut tx = pool.begin().await.unwrap();
                 sqlx::query(insert).execute(&mut *tx).await.unwrap();
-                Self::MariaDb(tx)
+                Self::MySql(tx)
             }
             Kind::Sqlite => unreachable!("one writes at a time"),
         }
@@ -104,43 +105,40 @@ impl Slow {
     async fn commit(self) {
         match self {
             Self::Postgres(tx) => tx.commit().await.unwrap(),
-            Self::MariaDb(tx) => tx.commit().await.unwrap(),
+            Self::MySql(tx) => tx.commit().await.unwrap(),
         }
     }
 
     async fn roll_back(self) {
         match self {
             Self::Postgres(tx) => tx.rollback().await.unwrap(),
-            Self::MariaDb(tx) => tx.rollback().await.unwrap(),
+            Self::MySql(tx) => tx.rollback().await.unwrap(),
         }
     }
 }
 
-#[test]
-fn op1_an_event_that_is_committed_late_is_printed_late() {
+fn op1_an_event_that_is_committed_late_is_printed_late(kind: Kind, mode: &str) {
     let runtime = Runtime::new().unwrap();
-    for (kind, mode) in everywhere().filter(|(kind, _)| *kind != Kind::Sqlite) {
-        let db = Db::with_table(kind, mode);
-        db.enqueue("before", "order/1");
-        // One is open when it begins, others begin later; each has a lower sequence than what is seen before it.
-        let first = runtime.block_on(Slow::write(&db, "first"));
-        db.enqueue("before", "order/1");
-        let follower = Follower::start(&db, &["--json"]);
-        let second = runtime.block_on(Slow::write(&db, "second"));
-        let never = runtime.block_on(Slow::write(&db, "never"));
-        db.enqueue("soon", "order/2");
-        assert_eq!(follower.next_topic(), "soon", "{kind:?} {mode}: nobody is waited for");
-        runtime.block_on(never.roll_back());
-        runtime.block_on(second.commit());
-        assert_eq!(follower.next_topic(), "second", "{kind:?} {mode}");
-        // Past the time after which what cannot come any more is forgotten: this one can.
-        std::thread::sleep(Duration::from_secs(7));
-        db.enqueue("soon", "order/2");
-        assert_eq!(follower.next_topic(), "soon");
-        runtime.block_on(first.commit());
-        assert_eq!(follower.next_topic(), "first", "{kind:?} {mode}");
-        assert_eq!(follower.stop(), [""; 0]);
-    }
+    let db = Db::with_table(kind, mode);
+    db.enqueue("before", "order/1");
+    // One is open when it begins, others begin later; each has a lower sequence than what is seen before it.
+    let first = runtime.block_on(Slow::write(&db, "first"));
+    db.enqueue("before", "order/1");
+    let follower = Follower::start(&db, &["--json"]);
+    let second = runtime.block_on(Slow::write(&db, "second"));
+    let never = runtime.block_on(Slow::write(&db, "never"));
+    db.enqueue("soon", "order/2");
+    assert_eq!(follower.next_topic(), "soon", "{kind:?} {mode}: nobody is waited for");
+    runtime.block_on(never.roll_back());
+    runtime.block_on(second.commit());
+    assert_eq!(follower.next_topic(), "second", "{kind:?} {mode}");
+    // Past the time after which what cannot come any more is forgotten: this one can.
+    std::thread::sleep(Duration::from_secs(7));
+    db.enqueue("soon", "order/2");
+    assert_eq!(follower.next_topic(), "soon");
+    runtime.block_on(first.commit());
+    assert_eq!(follower.next_topic(), "first", "{kind:?} {mode}");
+    assert_eq!(follower.stop(), [""; 0]);
 }
 
 #[test]
@@ -171,21 +169,19 @@ fn op1_a_queue_in_which_nothing_happened_for_minutes_is_followed() {
     assert_eq!(follower.stop(), [""; 0]);
 }
 
-#[test]
-fn op1_many_events_at_once_are_all_printed() {
-    for (kind, mode) in [(Kind::Postgres, "queue"), (Kind::MariaDb, "stream"), (Kind::Sqlite, "queue")] {
-        let db = Db::with_table(kind, mode);
-        let follower = Follower::start(&db, &["--json"]);
-        let rows = vec!["('many', '1')"; 1234].join(", ");
-        db.sql(&format!("INSERT INTO {} (topic, payload) VALUES {rows}", db.table()));
-        let mut sequences = Vec::new();
-        for _ in 0..1234 {
-            let event: Value = serde_json::from_str(&follower.next()).unwrap();
-            sequences.push(event["sequence"].as_i64().unwrap());
-        }
-        assert!(sequences.is_sorted_by(|one, next| one < next), "{kind:?}");
-        assert_eq!(follower.stop(), [""; 0]);
+fn op1_many_events_at_once_are_all_printed(kind: Kind) {
+    let mode = if kind.is_mysql() { "stream" } else { "queue" };
+    let db = Db::with_table(kind, mode);
+    let follower = Follower::start(&db, &["--json"]);
+    let rows = vec!["('many', '1')"; 1234].join(", ");
+    db.sql(&format!("INSERT INTO {} (topic, payload) VALUES {rows}", db.table()));
+    let mut sequences = Vec::new();
+    for _ in 0..1234 {
+        let event: Value = serde_json::from_str(&follower.next()).unwrap();
+        sequences.push(event["sequence"].as_i64().unwrap());
     }
+    assert!(sequences.is_sorted_by(|one, next| one < next), "{kind:?}");
+    assert_eq!(follower.stop(), [""; 0]);
 }
 
 #[test]
@@ -196,7 +192,7 @@ fn op1_what_cannot_be_followed_is_refused() {
         dir.run(["events", "tail"].into_iter().chain(usage.iter().copied())).exits(2);
     }
     assert!(dir.is_empty());
-    for kind in [Kind::Postgres, Kind::MariaDb] {
+    for kind in [Kind::Postgres, Kind::MySql, Kind::MariaDb] {
         Db::new(kind).run(["events", "tail"]).fails(5, "does not exist");
     }
 }

@@ -9,6 +9,8 @@ use crate::daemon::Daemon;
 use crate::fuzz::each_input;
 use crate::support::{Db, Kind};
 
+on_databases!(op5_no_body_breaks_the_daemon, op5_no_query_breaks_the_daemon);
+
 /// Megabytes that the daemon may need for all of it.
 const MEMORY: u64 = 500;
 
@@ -40,7 +42,7 @@ fn lives(daemon: Daemon, client: &Client) {
     daemon.stop();
 }
 
-fn bodies(kind: Kind) {
+fn op5_no_body_breaks_the_daemon(kind: Kind) {
     let db = Db::new(kind);
     let (daemon, client) = start(&db);
     let writes = client.writes(&db.table(), "stdout");
@@ -55,22 +57,7 @@ fn bodies(kind: Kind) {
     lives(daemon, &client);
 }
 
-#[test]
-fn op5_no_body_breaks_the_daemon_on_postgres() {
-    bodies(Kind::Postgres);
-}
-
-#[test]
-fn op5_no_body_breaks_the_daemon_on_mariadb() {
-    bodies(Kind::MariaDb);
-}
-
-#[test]
-fn op5_no_body_breaks_the_daemon_on_sqlite() {
-    bodies(Kind::Sqlite);
-}
-
-fn queries(kind: Kind) {
+fn op5_no_query_breaks_the_daemon(kind: Kind) {
     let db = Db::new(kind);
     let (daemon, client) = start(&db);
     let lines: Vec<String> = client
@@ -95,21 +82,6 @@ fn queries(kind: Kind) {
         }
     });
     lives(daemon, &client);
-}
-
-#[test]
-fn op5_no_query_breaks_the_daemon_on_postgres() {
-    queries(Kind::Postgres);
-}
-
-#[test]
-fn op5_no_query_breaks_the_daemon_on_mariadb() {
-    queries(Kind::MariaDb);
-}
-
-#[test]
-fn op5_no_query_breaks_the_daemon_on_sqlite() {
-    queries(Kind::Sqlite);
 }
 
 #[test]

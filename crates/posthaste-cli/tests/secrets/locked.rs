@@ -27,7 +27,7 @@ impl Locked {
                 ));
                 Some(name)
             }
-            Kind::MariaDb => {
+            Kind::MySql | Kind::MariaDb => {
                 db.sql(&format!("CREATE USER {name} IDENTIFIED BY '{password}'; GRANT ALL ON *.* TO {name}"));
                 Some(name)
             }
