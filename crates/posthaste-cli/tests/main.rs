@@ -17,6 +17,7 @@
 //! | `doctor.rs` | what `doctor` says of a healthy table and of each fault |
 //! | `migrate.rs` | racing migrations, printed SQL, reverting |
 //! | `config.rs` | the configuration: where settings come from, and mistakes in them |
+//! | `passwords.rs` | logins with MySQL's default plugin, with and without TLS |
 //! | `daemon.rs` | running the relay, and what its events arrive at |
 //! | `relay.rs` | the relay as a program: sinks, routes, signals, databases that are away |
 //! | `demo.rs` | the demo, and that its figures add up |
@@ -51,6 +52,7 @@ mod http;
 mod injection;
 mod listing;
 mod migrate;
+mod passwords;
 mod private;
 mod promql;
 mod purge;

@@ -6,8 +6,10 @@
 //! |---|---|
 //! | `mod.rs` | tables that are missing, and those that are no outbox |
 //! | `rights.rs` | rights that PostgreSQL, MySQL and MariaDB deny |
+//! | `certificates.rs` | certificates that are not trusted |
 //! | `files.rs` | SQLite files and directories that cannot be read or written |
 
+mod certificates;
 mod files;
 mod rights;
 
@@ -56,9 +58,10 @@ pub(crate) async fn advice(
         ErrorKind::AccessDenied => {
             rights::advice(error, target, store, need).await.map(|message| (Exit::Database, message))
         }
-        ErrorKind::ReadOnly | ErrorKind::Unreachable => {
-            files::advice(error, target).map(|message| (Exit::Database, message))
-        }
+        ErrorKind::ReadOnly => files::advice(error, target).map(|message| (Exit::Database, message)),
+        ErrorKind::Unreachable => certificates::advice(error, target)
+            .or_else(|| files::advice(error, target))
+            .map(|message| (Exit::Database, message)),
         ErrorKind::SchemaMismatch | ErrorKind::Database => misfit(target, store?, need).await,
         _ => None,
     }

@@ -23,6 +23,7 @@ mod doctor;
 mod edges;
 mod exclusion;
 mod model;
+mod mysql;
 mod plain_sql;
 mod postgres;
 mod relay;
