@@ -8,13 +8,13 @@ use crate::error::{Error, ErrorKind, Result, quoted};
 /// The kinds of database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// PostgreSQL 13 or newer.
+    /// PostgreSQL.
     Postgres,
-    /// MySQL 8.0.17 or newer.
+    /// MySQL.
     MySql,
-    /// MariaDB 10.6 or newer: spoken to as MySQL, with other collations.
+    /// MariaDB: the protocol and the SQL of MySQL, with other collations.
     MariaDb,
-    /// SQLite 3.35 or newer.
+    /// SQLite.
     Sqlite,
     /// The process's memory, for tests.
     Memory,
