@@ -47,7 +47,12 @@ pub(crate) fn build(run: &Run<'_>) -> Result<Vec<Binary>> {
 ///
 /// The messages are JSON, a line each; the few fields are read without a parser. Paths have no quotation marks.
 fn read(message: &str) -> Option<Binary> {
-    if !message.contains("\"reason\":\"compiler-artifact\"") || !message.contains("\"test\":true},") {
+    if !message.contains("\"reason\":\"compiler-artifact\"") {
+        return None;
+    }
+    // The description of the target has a field of the same name.
+    let (_, profile) = message.split_once("\"profile\":{")?;
+    if !profile.split('}').next()?.contains("\"test\":true") {
         return None;
     }
     let path = PathBuf::from(field(message, "\"executable\":\"")?);
@@ -107,7 +112,7 @@ mod tests {
         format!(
             "{{\"reason\":\"compiler-artifact\",\"package_id\":\"path+file:///w/crates/shop#0.1.0\",\
              \"manifest_path\":\"/w/crates/shop/Cargo.toml\",\"target\":{{\"kind\":[\"{kind}\"],\"crate_types\":[\"bin\"],\
-             \"name\":\"main\",\"src_path\":\"/w/x.rs\"}},\"profile\":{{\"opt_level\":\"0\",\"test\":{is_test}}},\
+             \"name\":\"main\",\"src_path\":\"/w/x.rs\",\"test\":true}},\"profile\":{{\"opt_level\":\"0\",\"test\":{is_test}}},\
              \"executable\":\"/w/target/debug/deps/main-1\",\"fresh\":true}}"
         )
     }
