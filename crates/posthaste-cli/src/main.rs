@@ -26,9 +26,6 @@ mod confirm;
 mod daemon;
 mod exit;
 mod failure;
-#[cfg(test)]
-#[path = "../../posthaste/tests/main/harness/fuzz.rs"]
-mod fuzz;
 mod http;
 mod json;
 mod progress;
@@ -48,6 +45,11 @@ use tokio::runtime;
 use crate::args::{Args, Command};
 use crate::exit::Exit;
 use crate::failure::Failure;
+
+/// Seeds of arbitrary input.
+#[cfg(test)]
+const CORPUS: posthaste_testkit::fuzz::Corpus =
+    posthaste_testkit::fuzz::Corpus::of_crate(env!("CARGO_MANIFEST_DIR"));
 
 fn main() -> ExitCode {
     let exit = run(Args::parse()).unwrap_or_else(|failure| failure.report());

@@ -46,8 +46,6 @@ mod deployed;
 mod doctor;
 mod embedded;
 mod end_to_end;
-#[path = "../../posthaste/tests/main/harness/fuzz.rs"]
-mod fuzz;
 mod http;
 mod injection;
 mod listing;
@@ -65,3 +63,7 @@ mod status;
 mod streams;
 mod tail;
 mod terminal;
+
+/// Seeds of arbitrary input.
+const CORPUS: posthaste_testkit::fuzz::Corpus =
+    posthaste_testkit::fuzz::Corpus::of_crate(env!("CARGO_MANIFEST_DIR"));

@@ -436,12 +436,5 @@ pub(crate) fn nats_url() -> String {
 }
 
 pub(crate) fn service(variable: &str) -> String {
-    std::env::var(variable).ok().or_else(|| written(variable)).expect("run `cargo xtask services up` first")
-}
-
-fn written(variable: &str) -> Option<String> {
-    let files =
-        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|dir| dir.join("target/services/services.env"));
-    let text = files.into_iter().find_map(|file| fs::read_to_string(file).ok())?;
-    text.lines().find_map(|line| Some(line.strip_prefix(variable)?.strip_prefix('=')?.to_owned()))
+    posthaste_testkit::environment::setting(variable).unwrap()
 }

@@ -13,7 +13,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::account::Account;
 use crate::choice::fits;
@@ -34,11 +34,15 @@ pub fn installation(layout: &Layout, engine: &dyn Engine, version: &str) -> Resu
             fs::remove_dir_all(&unfinished).context("cannot remove the rest of an interrupted run")?;
         }
         fs::create_dir_all(&unfinished)?;
-        match engine.name() {
-            "postgres" => postgres(&unfinished, version)?,
-            "mariadb" => mariadb(&unfinished, &dir, version)?,
-            name => bail!("no registry has programs of {name} {version}"),
+        let unpacked = match engine.name() {
+            "postgres" => postgres(&unfinished, version),
+            "mariadb" => mariadb(&unfinished, &dir, version),
+            name => Err(anyhow!("no registry has programs of {name}")),
+        };
+        if unpacked.is_err() {
+            fs::remove_dir_all(&unfinished).ok();
         }
+        unpacked?;
         fs::rename(&unfinished, &dir).context("cannot move the programs to their place")?;
     }
     let names = match engine.name() {

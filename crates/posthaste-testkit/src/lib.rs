@@ -10,9 +10,10 @@
 //! | [`server`], [`home`], [`record`] | life, directory and memory of one shared server |
 //! | [`install`], [`program`], [`unpacked`], [`download`], [`compose`] | where programs come from: packages, downloads, containers |
 //! | [`layout`], [`envfile`] | directories of a workspace, and the file with the URLs |
+//! | `fuzz` | arbitrary input, with the feature of that name |
 //! | [`account`], [`process`] | the user that a server runs as, processes and ports |
 //!
-//! The interface is blocking and needs the standard library and `anyhow` alone.
+//! The interface is blocking. Without features it needs the standard library and `anyhow` alone.
 
 #![allow(
     clippy::print_stdout,
@@ -26,6 +27,8 @@ pub mod download;
 pub mod engine;
 pub mod envfile;
 pub mod environment;
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 pub mod home;
 pub mod install;
 pub mod layout;

@@ -103,9 +103,10 @@ pub mod store;
 pub mod telemetry;
 pub mod testing;
 
+/// Seeds of arbitrary input.
 #[cfg(test)]
-#[path = "../tests/main/harness/fuzz.rs"]
-mod fuzz;
+const CORPUS: posthaste_testkit::fuzz::Corpus =
+    posthaste_testkit::fuzz::Corpus::of_crate(env!("CARGO_MANIFEST_DIR"));
 
 pub use admin::Admin;
 pub use dispatch::{Broadcast, Failure, Handler, Interceptor, Meta, Router, TopicMap};

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use posthaste_testkit::fuzz::text;
 use std::fs;
 use std::path::PathBuf;
 
@@ -10,8 +11,8 @@ use super::mistake::{Mistake, MistakeJson};
 use super::origin::Origin;
 use super::secret::masked;
 use super::{Config, Environment};
+use crate::CORPUS;
 use crate::args::Place;
-use crate::fuzz::{each_input, text};
 
 /// What must not be said: of no kind that anything is called by.
 const SECRET: &str = "hunter22 §cr\u{eb}t";
@@ -40,7 +41,7 @@ impl Drop for File {
 #[test]
 fn op3_a_file_is_read_or_every_mistake_has_its_place() {
     let file = File::new("fuzz");
-    each_input("config", 250, |input| {
+    CORPUS.each_input("config", 250, |input| {
         let config = file.holding(input);
         let lines = text(input).map_or(1, |text| text.matches('\n').count() + 1);
         for mistake in config.settings().err().into_iter().flatten() {
@@ -57,7 +58,7 @@ fn op3_a_file_is_read_or_every_mistake_has_its_place() {
 
 #[test]
 fn op3_a_setting_on_the_command_line_is_read_or_refused() {
-    each_input("settings", 600, |input| {
+    CORPUS.each_input("settings", 600, |input| {
         let Some(text) = text(input) else { return };
         let place = Place { set: text.split('\n').map(str::to_owned).collect(), ..Place::default() };
         let config = Config::load_from(&place, &Environment::new());
@@ -152,7 +153,7 @@ fn op3_no_mistake_repeats_what_a_variable_holds() {
 /// A password in a URL, whatever stands around it.
 #[test]
 fn op3_no_url_is_shown_with_its_password() {
-    each_input("urls", 15_000, |input| {
+    CORPUS.each_input("urls", 15_000, |input| {
         let Some(text) = text(input) else { return };
         let mut parts = text.splitn(3, '\n');
         let mut part = || parts.next().unwrap_or_default();

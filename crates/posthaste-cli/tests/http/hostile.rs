@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::client::{Answer, Client, PATIENCE, TOKEN, start};
+use crate::CORPUS;
 use crate::daemon::Daemon;
-use crate::fuzz::each_input;
 use crate::support::{Db, Kind};
 
 on_databases!(op5_no_body_breaks_the_daemon, op5_no_query_breaks_the_daemon);
@@ -47,7 +47,7 @@ fn op5_no_body_breaks_the_daemon(kind: Kind) {
     let (daemon, client) = start(&db);
     let writes = client.writes(&db.table(), "stdout");
     assert!(writes.len() >= 9, "{writes:?}");
-    each_input("bodies", 250, |body| {
+    CORPUS.each_input("bodies", 250, |body| {
         for path in &writes {
             let rest = format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
             let line = format!("POST {path}");
@@ -67,7 +67,7 @@ fn op5_no_query_breaks_the_daemon(kind: Kind) {
         .filter(|(_, path)| path != "/readyz")
         .map(|(method, path)| format!("{method} {path}"))
         .collect();
-    each_input("queries", 100, |query| {
+    CORPUS.each_input("queries", 100, |query| {
         // What would end the line is left to the heads.
         let query: Vec<u8> =
             query.iter().copied().filter(|byte| byte.is_ascii_graphic()).take(30_000).collect();
@@ -88,7 +88,7 @@ fn op5_no_query_breaks_the_daemon(kind: Kind) {
 fn op5_no_head_breaks_the_daemon() {
     let db = Db::new(Kind::Sqlite);
     let (daemon, client) = start(&db);
-    each_input("heads", 300, |head| {
+    CORPUS.each_input("heads", 300, |head| {
         let whole = [head, b"\r\n\r\n"].concat();
         // One that promises more than it sends is not waited for.
         let answer = client.send_bytes(&whole, Duration::from_millis(100));

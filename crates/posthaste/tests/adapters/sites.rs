@@ -204,15 +204,7 @@ fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name).with_extension("db")
 }
 
-/// The URL of a server: the environment says, else the file that `cargo xtask services up` writes.
+/// The URL of a server.
 fn url(variable: &str) -> String {
-    let in_file = |directory: &Path| {
-        let text = std::fs::read_to_string(directory.join("target/services/services.env")).ok()?;
-        text.lines().find_map(|line| Some(line.strip_prefix(variable)?.strip_prefix('=')?.to_owned()))
-    };
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
-    std::env::var(variable)
-        .ok()
-        .or_else(|| workspace.ancestors().find_map(in_file))
-        .unwrap_or_else(|| panic!("{variable} is nowhere to be found: run `cargo xtask services up` first"))
+    posthaste_testkit::environment::setting(variable).unwrap()
 }

@@ -3,17 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use posthaste_testkit::fuzz::text;
 use serde_json::Value;
 
 use super::*;
+use crate::CORPUS;
 use crate::event::Event;
-use crate::fuzz::{each_input, text};
 use crate::testing;
 
 /// A seed is the headers, as for `stored`, which stand in every other place as well.
 #[test]
 fn si3_no_row_steers_its_transport() {
-    each_input("stored", 250, |input| {
+    CORPUS.each_input("stored", 250, |input| {
         let Some(text) = text(input) else { return };
         let mut event = Event::builder("t").bytes("x", input.to_vec()).build().unwrap();
         event.topic = text.into();

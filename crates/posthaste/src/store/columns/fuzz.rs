@@ -1,12 +1,14 @@
 //! Rows that anybody may have written by hand: each is an event, or cannot be read and says why without its values.
 
+use posthaste_testkit::fuzz::text;
+
 use super::*;
-use crate::fuzz::{each_input, text};
+use crate::CORPUS;
 
 /// A seed is the headers, a line with `---`, and the payload.
 #[test]
 fn st7_a_row_is_an_event_or_says_why_it_cannot_be_read() {
-    each_input("stored", 13_000, |input| {
+    CORPUS.each_input("stored", 13_000, |input| {
         let at = input.windows(5).position(|part| part == b"\n---\n");
         let (headers, payload) = at.map_or((input, &b"1"[..]), |at| (&input[..at], &input[at + 5..]));
         let Some(headers) = text(headers) else { return };

@@ -204,10 +204,10 @@ async fn st1_a_wrong_url_is_a_clear_error_without_the_password() {
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
         assert!(error.to_string().contains("outbox"), "{error}");
     }
-    let wrong_password = crate::harness::servers::url("POSTHASTE_TEST_POSTGRES_URL")
+    let wrong_password = crate::harness::servers::setting("POSTHASTE_TEST_POSTGRES_URL")
         .replace("posthaste:posthaste@", "posthaste:hunter2@");
     let wrong_mysql = ["POSTHASTE_TEST_MYSQL_URL", "POSTHASTE_TEST_MARIADB_URL"].map(|variable| {
-        crate::harness::servers::url(variable).replace("posthaste:posthaste@", "posthaste:hunter2@")
+        crate::harness::servers::setting(variable).replace("posthaste:posthaste@", "posthaste:hunter2@")
     });
     for url in wrong_mysql.into_iter().chain([wrong_password]) {
         let error = connect(&url, "outbox").await.err().unwrap();

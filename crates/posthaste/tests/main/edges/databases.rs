@@ -3,6 +3,7 @@
 use posthaste::produce::OutboxBuilder;
 use posthaste::store::{Claimed, Filter, Page, connect};
 use posthaste::{Backend, ErrorKind, Event, Inbox, Outbox, TableName};
+use posthaste_testkit::fuzz::text;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -10,8 +11,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use time::macros::datetime;
 
+use crate::harness::CORPUS;
 use crate::harness::database::Handle;
-use crate::harness::fuzz::{seeds, text};
 use crate::harness::{Db, Kind, worker};
 
 conformance!(
@@ -148,7 +149,7 @@ fn same(claimed: &Claimed, event: &Event) {
 /// Every seed that is JSON, and JSON that is deeper than anybody's stack.
 async fn ev2_json_is_written_as_it_is_or_refused(db: &Db) {
     let mut texts: Vec<String> =
-        seeds("json").iter().filter_map(|seed| Some(text(seed)?.to_owned())).collect();
+        CORPUS.seeds("json").iter().filter_map(|seed| Some(text(seed)?.to_owned())).collect();
     for depth in [30, 128, 1_000, 2_000, 100_000] {
         texts.push(format!("{}{}", "[".repeat(depth), "]".repeat(depth)));
         texts.push(format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth)));

@@ -3,8 +3,9 @@
 use axum::http::{HeaderName, HeaderValue};
 use posthaste::sink::{Envelope, Format, Message};
 use posthaste::{ErrorKind, Event, testing};
+use posthaste_testkit::fuzz::text;
 
-use crate::harness::fuzz::{each_input, text};
+use crate::harness::CORPUS;
 
 /// Names that a transport sets itself: an event's header of that name is left out.
 const TRANSPORT: [&str; 13] = [
@@ -26,7 +27,7 @@ const TRANSPORT: [&str; 13] = [
 /// A seed is a header on each line: its name, `: `, its value.
 #[test]
 fn si3_headers_are_refused_or_can_be_read_back() {
-    each_input("headers", 8_000, |input| {
+    CORPUS.each_input("headers", 8_000, |input| {
         let Some(text) = text(input) else { return };
         let mut event = Event::json("edge", &1).unwrap();
         for line in text.split('\n') {

@@ -1,7 +1,7 @@
 //! Whatever comes in at the edges: it is taken and arrives as it was, or it is refused with an error that says why and repeats
 //! no secret. Nothing makes it panic, hang or swell.
 //!
-//! Seeds are in `tests/corpus`, a directory for each target; how they are changed at random is in `harness/fuzz.rs`.
+//! Seeds are in `tests/corpus`, a directory for each target; `posthaste_testkit::fuzz` changes them at random.
 //!
 //! | file | what comes in |
 //! |---|---|

@@ -2,12 +2,13 @@
 
 use posthaste::event::parse_id;
 use posthaste::{ErrorKind, TableName};
+use posthaste_testkit::fuzz::text;
 
-use crate::harness::fuzz::{each_input, text};
+use crate::harness::CORPUS;
 
 #[test]
 fn st2_a_name_is_plain_or_refused() {
-    each_input("names", 30_000, |input| {
+    CORPUS.each_input("names", 30_000, |input| {
         let Some(text) = text(input) else { return };
         let is_plain = |part: &str| {
             let mut bytes = part.bytes();
@@ -35,7 +36,7 @@ fn st2_a_name_is_plain_or_refused() {
 
 #[test]
 fn ev1_an_id_is_128_bits_or_refused() {
-    each_input("names", 40_000, |input| {
+    CORPUS.each_input("names", 40_000, |input| {
         let Some(text) = text(input) else { return };
         match parse_id(text) {
             Ok(id) => {

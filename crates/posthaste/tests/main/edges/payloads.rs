@@ -4,11 +4,12 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use posthaste::sink::{Envelope, Format};
 use posthaste::{ErrorKind, Event, EventBuilder, testing};
+use posthaste_testkit::fuzz::text;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::harness::fuzz::{each_input, text};
+use crate::harness::CORPUS;
 
 /// What a consumer reads of either structured format, whose names differ.
 #[derive(Deserialize)]
@@ -25,7 +26,7 @@ struct Document<'a> {
 
 #[test]
 fn ev2_json_is_taken_or_refused_and_arrives_as_it_was() {
-    each_input("json", 15_000, |input| {
+    CORPUS.each_input("json", 15_000, |input| {
         let Some(json) = text(input) else { return };
         match Event::builder("edge").json_text(json).and_then(EventBuilder::build) {
             Ok(event) => arrives(&event, json),
@@ -63,7 +64,7 @@ fn arrives(event: &Event, json: &str) {
 
 #[test]
 fn ev2_bytes_arrive_as_they_were() {
-    each_input("json", 700, |input| {
+    CORPUS.each_input("json", 700, |input| {
         let event = Event::builder("edge").bytes("application/x-edge", input.to_vec()).build().unwrap();
         let delivery = testing::delivery(event);
         for format in Format::ALL {

@@ -1,10 +1,11 @@
 //! Templates: whatever they are filled with, no destination is empty, steers a terminal, or is everybody's.
 
 use posthaste::{ErrorKind, Event, TopicMap};
+use posthaste_testkit::fuzz::text;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::harness::fuzz::{each_input, text};
+use crate::harness::CORPUS;
 
 const FIELDS: [&str; 7] =
     ["topic", "event_type", "aggregate_type", "aggregate_id", "namespace", "tenant_id", "version"];
@@ -12,7 +13,7 @@ const FIELDS: [&str; 7] =
 /// A seed is a template, and on the lines behind it the values of an event.
 #[test]
 fn di4_a_template_is_refused_or_makes_destinations() {
-    each_input("templates", 25_000, |input| {
+    CORPUS.each_input("templates", 25_000, |input| {
         let Some(text) = text(input) else { return };
         let mut lines = text.split('\n');
         let template = lines.next().unwrap();

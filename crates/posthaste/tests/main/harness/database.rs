@@ -18,7 +18,7 @@ use sqlx::{
 use uuid::Uuid;
 
 use super::private::PrivateServer;
-use super::servers::{target, url};
+use super::servers::{setting, target};
 use super::transaction::Tx;
 
 pub const POSTGRES_URL: &str = "POSTHASTE_TEST_POSTGRES_URL";
@@ -179,9 +179,9 @@ impl Db {
     /// A new one without any table.
     pub async fn bare(kind: Kind, setup: Setup) -> Self {
         let server = match kind {
-            Kind::Postgres => url(POSTGRES_URL),
-            Kind::MySql => url(MYSQL_URL),
-            Kind::MariaDb => url(MARIADB_URL),
+            Kind::Postgres => setting(POSTGRES_URL),
+            Kind::MySql => setting(MYSQL_URL),
+            Kind::MariaDb => setting(MARIADB_URL),
             Kind::Sqlite | Kind::Memory => String::new(),
         };
         Self::at(server, kind, setup).await

@@ -6,7 +6,6 @@
 
 pub mod database;
 pub mod faults;
-pub mod fuzz;
 pub mod log;
 pub mod owner;
 pub mod private;
@@ -26,6 +25,7 @@ use std::time::Duration;
 
 use posthaste::store::{Claim, Claimed, WorkerId};
 use posthaste::{Event, EventBuilder};
+use posthaste_testkit::fuzz::Corpus;
 
 /// Makes a test of each function on every database, and in memory: `async fn(&Db)`.
 macro_rules! conformance {
@@ -136,6 +136,9 @@ pub fn event(topic: &str, n: u64) -> EventBuilder {
 pub fn worker() -> WorkerId {
     WorkerId::unique()
 }
+
+/// Seeds of arbitrary input.
+pub const CORPUS: Corpus = Corpus::of_crate(env!("CARGO_MANIFEST_DIR"));
 
 pub const MINUTE: Duration = Duration::from_secs(60);
 

@@ -19,7 +19,7 @@ use super::producers::{event, steady};
 use super::{SECOND, done, stream};
 use crate::harness::database::POSTGRES_URL;
 use crate::harness::owner::Owner;
-use crate::harness::servers::url;
+use crate::harness::servers::setting;
 use crate::harness::{Db, Kind, MINUTE, PrivateServer, Setup, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,7 +75,7 @@ async fn open_transactions(long: Duration) {
     assert!(began.elapsed() < SECOND);
 
     // One that has not.
-    let place: PgConnectOptions = url(POSTGRES_URL).parse().unwrap();
+    let place: PgConnectOptions = setting(POSTGRES_URL).parse().unwrap();
     let open_one = open(place.clone()).await;
     fared.push(("beside one without", others().await));
     open_one.close().await.unwrap();

@@ -3,7 +3,6 @@
 //! Program, account and directory are those that `cargo xtask services up` has found for the shared server.
 
 use std::fs::File;
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,6 +10,8 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::Stream;
 use async_nats::jetstream::{self, Context};
+use posthaste_testkit::environment;
+use posthaste_testkit::process::private_port;
 use tokio::net::TcpStream;
 use uuid::Uuid;
 
@@ -59,7 +60,7 @@ impl Server {
         std::fs::create_dir(&home).unwrap();
         std::os::unix::fs::chown(&home, Some(account.0), Some(account.1)).unwrap();
         let config = config.replace("HOME", &home.display().to_string());
-        let port = free_port();
+        let port = private_port().unwrap();
         for (name, text) in &files {
             std::fs::write(home.join(name), text).unwrap();
         }
@@ -180,24 +181,7 @@ fn serve(home: &Path, account: (u32, u32), port: u16, config: &str) -> Child {
         .unwrap()
 }
 
-/// What is said of the server: by the environment, else by the file that `cargo xtask services up` writes.
+/// Returns a variable about the server.
 fn setting(what: &str) -> String {
-    let variable = format!("POSTHASTE_TEST_NATS_{what}");
-    let from_file = || {
-        let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let file = scratch.parent().unwrap_or(scratch).join("services/services.env");
-        let text = std::fs::read_to_string(file).ok()?;
-        text.lines().find_map(|line| line.strip_prefix(&variable)?.strip_prefix('=').map(str::to_owned))
-    };
-    std::env::var(&variable).ok().or_else(from_file).unwrap_or_else(|| {
-        panic!("{variable} is not set and no services.env has it: run `cargo xtask services up` first")
-    })
-}
-
-/// A port that nothing listens on, and that no client is given as its own while the server is down: below those
-/// which systems hand out.
-fn free_port() -> u16 {
-    let candidate = || 15_000 + (Uuid::now_v7().as_u128() % 15_000) as u16;
-    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    std::iter::repeat_with(candidate).find(is_free).unwrap()
+    environment::setting(&format!("POSTHASTE_TEST_NATS_{what}")).unwrap()
 }

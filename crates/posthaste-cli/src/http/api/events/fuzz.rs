@@ -5,13 +5,14 @@
 
 use axum::body::Body as RawBody;
 use axum::extract::{FromRequest, FromRequestParts, Request};
+use posthaste_testkit::fuzz::text;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
-use crate::fuzz::{each_input, text};
+use crate::CORPUS;
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
@@ -28,7 +29,7 @@ fn refused(problem: &Problem) {
 #[test]
 fn op5_a_body_is_an_event_or_refused() {
     let runtime = runtime();
-    each_input("bodies", 1_000, |input| {
+    CORPUS.each_input("bodies", 1_000, |input| {
         let request = Request::builder().header("content-type", "application/json");
         let request = request.body(RawBody::from(input.to_vec())).unwrap();
         let body = runtime.block_on(Body::from_request(request, &()));
@@ -74,7 +75,7 @@ fn is_what_was_sent(event: &Event, input: &[u8]) {
 #[test]
 fn op5_a_query_is_a_filter_and_a_page_or_refused() {
     let runtime = runtime();
-    each_input("queries", 1_000, |input| {
+    CORPUS.each_input("queries", 1_000, |input| {
         // What a request line can carry.
         let Some(uri) = text(input).and_then(|text| format!("/x?{text}").parse::<axum::http::Uri>().ok())
         else {

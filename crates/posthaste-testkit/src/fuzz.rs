@@ -10,10 +10,8 @@
 //! An input stands in a file while it is tried, so that it is there whatever it does: one that fails or takes longer than
 //! [`PATIENCE`], but also one that never ends, or ends the process. The file's name is printed before the first of them; where
 //! all went well, it is gone afterwards. Mend what an input shows and put it among the seeds.
-//!
-//! The tests of both crates read this file.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -83,43 +81,53 @@ const TOKENS: &[&[u8]] = &[
     b"${HOME}",
 ];
 
-/// Gives every seed of the target, and then so many random changes of them, to a check that panics if it is not content. The
-/// number is what takes about two seconds without optimisations.
-pub(crate) fn each_input(target: &str, inputs: u64, mut check: impl FnMut(&[u8])) {
-    let seeds = seeds(target);
-    let mut run = Run::new(target);
-    println!("{target}: the input that is tried is in {}", run.path.display());
-    for seed in &seeds {
-        run.try_one(seed.clone(), &mut check);
+/// Seeds of a crate's targets: `tests/corpus`, a directory per target.
+#[derive(Debug, Clone, Copy)]
+pub struct Corpus(&'static str);
+
+impl Corpus {
+    /// The corpus of the crate in this directory, `env!("CARGO_MANIFEST_DIR")`.
+    pub const fn of_crate(directory: &'static str) -> Self {
+        Self(directory)
     }
-    let mut random = fastrand::Rng::with_seed(number("POSTHASTE_FUZZ_SEED", 1));
-    let time = std::env::var("POSTHASTE_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
-    let end = time.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let mut tried = 0;
-    while end.map_or(tried < inputs, |end| Instant::now() < end) {
-        run.try_one(changed(&seeds, &mut random), &mut check);
-        tried += 1;
+
+    /// Gives every seed of the target, and then so many random changes of them, to a check that panics if it is not content. The
+    /// number is what takes about two seconds without optimisations.
+    pub fn each_input(&self, target: &str, inputs: u64, mut check: impl FnMut(&[u8])) {
+        let seeds = self.seeds(target);
+        let mut run = Run::new(target);
+        println!("{target}: the input that is tried is in {}", run.path.display());
+        for seed in &seeds {
+            run.try_one(seed.clone(), &mut check);
+        }
+        let mut random = fastrand::Rng::with_seed(number("POSTHASTE_FUZZ_SEED", 1));
+        let time = std::env::var("POSTHASTE_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok());
+        let end = time.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+        let mut tried = 0;
+        while end.map_or(tried < inputs, |end| Instant::now() < end) {
+            run.try_one(changed(&seeds, &mut random), &mut check);
+            tried += 1;
+        }
+        if let Some(megabytes) = most_memory() {
+            assert!(megabytes < MEMORY, "{target}: it took {megabytes} MB");
+        }
     }
-    if let Some(megabytes) = most_memory() {
-        assert!(megabytes < MEMORY, "{target}: it took {megabytes} MB");
+
+    /// A target's seeds, in the order of their names.
+    pub fn seeds(&self, target: &str) -> Vec<Vec<u8>> {
+        let directory = Path::new(self.0).join("tests/corpus").join(target);
+        let entries = std::fs::read_dir(&directory)
+            .unwrap_or_else(|error| panic!("no seeds in {}: {error}", directory.display()));
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        assert!(!files.is_empty(), "no seeds in {}", directory.display());
+        files.iter().map(|file| std::fs::read(file).unwrap()).collect()
     }
 }
 
 /// The input as text, if it is some.
-#[allow(dead_code, reason = "not every binary of tests has targets that read text alone")]
-pub(crate) fn text(input: &[u8]) -> Option<&str> {
+pub fn text(input: &[u8]) -> Option<&str> {
     std::str::from_utf8(input).ok()
-}
-
-/// A target's seeds, in the order of their names.
-pub(crate) fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(target);
-    let entries = std::fs::read_dir(&directory)
-        .unwrap_or_else(|error| panic!("no seeds in {}: {error}", directory.display()));
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    assert!(!files.is_empty(), "no seeds in {}", directory.display());
-    files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
 /// The input that is being tried, and its file.
@@ -234,6 +242,7 @@ fn most_memory() -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kilobytes| kilobytes / 1024)
 }
 
+#[cfg(test)]
 mod tests {
     use super::*;
 
