@@ -27,7 +27,7 @@ struct Args {
     /// Decides what is broken when; another one at each run if it is not given
     #[arg(long)]
     seed: Option<u64>,
-    /// postgres, mariadb or sqlite
+    /// postgres, mysql, mariadb or sqlite
     #[arg(long, default_value = "postgres")]
     database: Database,
     /// How many events are written in a second [default: 160, on SQLite 80]

@@ -107,15 +107,22 @@ impl Plan {
 #[serde(rename_all = "lowercase")]
 pub enum Database {
     Postgres,
+    MySql,
     MariaDb,
     Sqlite,
 }
 
 impl Database {
+    /// `true` for MySQL and MariaDB, which share one dialect of SQL.
+    pub fn is_mysql(self) -> bool {
+        matches!(self, Self::MySql | Self::MariaDb)
+    }
+
     /// Its name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Postgres => "PostgreSQL",
+            Self::MySql => "MySQL",
             Self::MariaDb => "MariaDB",
             Self::Sqlite => "SQLite",
         }
@@ -128,9 +135,10 @@ impl std::str::FromStr for Database {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "postgres" => Ok(Self::Postgres),
+            "mysql" => Ok(Self::MySql),
             "mariadb" => Ok(Self::MariaDb),
             "sqlite" => Ok(Self::Sqlite),
-            _ => Err(format!("there is no database {text:?}; there are postgres, mariadb and sqlite")),
+            _ => Err(format!("there is no database {text:?}; there are postgres, mysql, mariadb and sqlite")),
         }
     }
 }

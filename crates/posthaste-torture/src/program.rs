@@ -1,10 +1,9 @@
 //! Where the programs are that a run starts.
 //!
 //! The binaries of this workspace are those beside the running one, so that they were built by the same command, or
-//! those that the environment names: `POSTHASTE_BIN`, `POSTHASTE_TORTURE_BIN`. What is said of the servers is said by
-//! `cargo xtask`, in the environment or in the file that `cargo xtask services up` writes.
+//! those that the environment names: `POSTHASTE_BIN`, `POSTHASTE_TORTURE_BIN`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
@@ -29,23 +28,4 @@ fn find(name: &str, variable: &str, build: &str) -> Result<PathBuf> {
         Some(path) => Ok(path),
         None => bail!("there is no {name} beside {}: run `{build}`, or set {variable}", own.display()),
     }
-}
-
-/// What is said of a server: `POSTGRES`, `MARIADB` or `NATS`.
-pub fn setting(server: &str, what: &str) -> Result<String> {
-    let variable = format!("POSTHASTE_TEST_{server}_{what}");
-    if let Ok(value) = std::env::var(&variable) {
-        return Ok(value);
-    }
-    let own = std::env::current_exe().context("this program does not know where it is")?;
-    let files = own.ancestors().map(|directory| directory.join("services/services.env"));
-    let said = files.filter_map(|file| in_file(&file, &variable)).next();
-    said.with_context(|| {
-        format!("{variable} is not set and no services.env has it: run this by `cargo xtask torture`, or `cargo xtask services up` first")
-    })
-}
-
-fn in_file(file: &Path, variable: &str) -> Option<String> {
-    let text = std::fs::read_to_string(file).ok()?;
-    text.lines().find_map(|line| line.strip_prefix(variable)?.strip_prefix('=').map(str::to_owned))
 }

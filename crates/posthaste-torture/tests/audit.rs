@@ -17,6 +17,8 @@ use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, PgConnection, S
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
+use crate::servers::setting;
+
 const MINUTE: Duration = Duration::from_secs(60);
 const TOPIC: &str = "number.counted.v1";
 const BUSINESS: &str = "
@@ -46,9 +48,9 @@ impl Place {
         let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&name);
         std::fs::create_dir_all(&home).unwrap();
         let server = match kind {
-            Kind::Postgres => url("POSTHASTE_TEST_POSTGRES_URL"),
-            Kind::MySql => url("POSTHASTE_TEST_MYSQL_URL"),
-            Kind::MariaDb => url("POSTHASTE_TEST_MARIADB_URL"),
+            Kind::Postgres => setting("POSTHASTE_TEST_POSTGRES_URL"),
+            Kind::MySql => setting("POSTHASTE_TEST_MYSQL_URL"),
+            Kind::MariaDb => setting("POSTHASTE_TEST_MARIADB_URL"),
             Kind::Sqlite => String::new(),
         };
         let place = Self { kind, name, server, home };
@@ -120,18 +122,6 @@ impl Place {
         }
         std::fs::remove_dir_all(&self.home).unwrap();
     }
-}
-
-/// Where a server is: the environment says, else the file that `cargo xtask services up` writes.
-fn url(variable: &str) -> String {
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("services").join("services.env");
-    let from_file = || {
-        let text = std::fs::read_to_string(file).ok()?;
-        text.lines().find_map(|line| line.strip_prefix(variable)?.strip_prefix('=').map(str::to_owned))
-    };
-    std::env::var(variable).ok().or_else(from_file).unwrap_or_else(|| {
-        panic!("{variable} is not set and no services.env has it: run `cargo xtask services up` first")
-    })
 }
 
 macro_rules! on_every_database {

@@ -112,6 +112,11 @@ macro_rules! on_each_database {
 
             #[tokio::test]
             async fn mysql() {
+                super::$test(Database::MySql).await;
+            }
+
+            #[tokio::test]
+            async fn mariadb() {
                 super::$test(Database::MariaDb).await;
             }
 

@@ -49,6 +49,11 @@ async fn pr2_nothing_is_lost_under_fire_on_postgres() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pr2_nothing_is_lost_under_fire_on_mysql() {
+    survives(plan(Database::MySql, 6, 46)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn pr2_nothing_is_lost_under_fire_on_mariadb() {
     survives(plan(Database::MariaDb, 4, 46)).await;
 }

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
 #[derive(Debug)]
 pub(super) enum Client {
     Postgres(PgPool),
-    MariaDb(MySqlPool),
+    MySql(MySqlPool),
     Sqlite(SqlitePool),
 }
 
@@ -17,7 +17,7 @@ impl Client {
         let text = AssertSqlSafe(sql.to_owned());
         match self {
             Self::Postgres(pool) => sqlx::raw_sql(text).execute(pool).await.map(drop),
-            Self::MariaDb(pool) => sqlx::raw_sql(text).execute(pool).await.map(drop),
+            Self::MySql(pool) => sqlx::raw_sql(text).execute(pool).await.map(drop),
             Self::Sqlite(pool) => sqlx::raw_sql(text).execute(pool).await.map(drop),
         }
         .with_context(|| sql.to_owned())
@@ -28,7 +28,7 @@ impl Client {
         let text = AssertSqlSafe(sql.to_owned());
         match self {
             Self::Postgres(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
-            Self::MariaDb(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
+            Self::MySql(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
             Self::Sqlite(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
         }
         .with_context(|| sql.to_owned())
@@ -39,7 +39,7 @@ impl Client {
         let text = AssertSqlSafe(sql.to_owned());
         match self {
             Self::Postgres(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
-            Self::MariaDb(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
+            Self::MySql(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
             Self::Sqlite(pool) => sqlx::query_scalar(text).fetch_all(pool).await,
         }
         .with_context(|| sql.to_owned())

@@ -5,13 +5,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use posthaste_testkit::engine::Engine;
+use posthaste_testkit::engine::mariadb::MariaDb;
+use posthaste_testkit::engine::mysql::MySql;
+use posthaste_testkit::engine::postgres::Postgres;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{MySqlPool, PgPool, SqlitePool};
 use tokio::sync::Mutex;
 
 use super::client::Client;
 use super::guard::Guard;
-use super::server::{Engine, Server};
+use super::server::Server;
 use crate::audit;
 use crate::ledger;
 use crate::plan::{self, Mode, Plan, Table};
@@ -44,22 +48,24 @@ impl Database {
     ) -> Result<Self> {
         let database = match plan.database {
             plan::Database::Postgres => {
-                let server = Server::start(Engine::Postgres, directory, guard).await?;
-                let first = PgPool::connect_lazy(&server.url("postgres"))?;
+                let server = Server::start(&Postgres, directory, guard).await?;
+                let first = PgPool::connect_lazy(&server.first_url())?;
                 Client::Postgres(first).execute(&format!("CREATE DATABASE {NAME}")).await?;
                 let client = Client::Postgres(PgPool::connect_lazy(&server.url(NAME))?);
                 let port = server.port();
                 Self { kind: plan.database, place: Place::Server(Box::new(Mutex::new(server)), port), client }
             }
-            plan::Database::MariaDb => {
-                let server = Server::start(Engine::MariaDb, directory, guard).await?;
-                let first = Client::MariaDb(MySqlPool::connect_lazy(&server.url("mysql"))?);
+            plan::Database::MySql | plan::Database::MariaDb => {
+                let engine: &'static dyn Engine =
+                    if plan.database == plan::Database::MySql { &MySql } else { &MariaDb };
+                let server = Server::start(engine, directory, guard).await?;
+                let first = Client::MySql(MySqlPool::connect_lazy(&server.first_url())?);
                 first.execute(&format!("CREATE DATABASE {NAME}")).await?;
                 for account in clients {
                     first.execute(&format!("CREATE USER '{account}'@'%'")).await?;
                     first.execute(&format!("GRANT ALL ON *.* TO '{account}'@'%'")).await?;
                 }
-                let client = Client::MariaDb(MySqlPool::connect_lazy(&server.url(NAME))?);
+                let client = Client::MySql(MySqlPool::connect_lazy(&server.url(NAME))?);
                 let port = server.port();
                 Self { kind: plan.database, place: Place::Server(Box::new(Mutex::new(server)), port), client }
             }
@@ -121,7 +127,7 @@ impl Database {
         let port = || proxy.map(Proxy::port).context("a server is reached through a proxy");
         Ok(match (&self.place, self.kind) {
             (Place::File(file), _) => format!("sqlite://{}", file.display()),
-            (_, plan::Database::MariaDb) => format!("mysql://{client}@127.0.0.1:{}/{NAME}", port()?),
+            (_, kind) if kind.is_mysql() => format!("mysql://{client}@127.0.0.1:{}/{NAME}", port()?),
             _ => format!("postgres://posthaste@127.0.0.1:{}/{NAME}?application_name={client}", port()?),
         })
     }
@@ -147,9 +153,10 @@ impl Database {
             Client::Postgres(_) => {
                 "SELECT concat(application_name, ' ', pid) FROM pg_stat_activity WHERE application_name LIKE 'relay-%' OR application_name LIKE 'producer-%'"
             }
-            Client::MariaDb(_) => {
-                "SELECT CONCAT(USER, ' ', ID) FROM information_schema.PROCESSLIST WHERE USER LIKE 'relay-%' OR USER LIKE 'producer-%'"
-            }
+            Client::MySql(_) => &format!(
+                "SELECT CONCAT(USER, ' ', ID) FROM {} WHERE USER LIKE 'relay-%' OR USER LIKE 'producer-%'",
+                process_list(self.kind)
+            ),
             Client::Sqlite(_) => return Ok(Vec::new()),
         };
         let mut befell = BTreeSet::new();
@@ -160,7 +167,7 @@ impl Database {
                     Client::Postgres(_) => format!("SELECT pg_terminate_backend({id})"),
                     _ => format!("KILL {id}"),
                 };
-                // One that has gone by itself meanwhile is an error on MariaDB.
+                // One that has gone by itself meanwhile is an error on MySQL and MariaDB.
                 if self.client.execute(&end).await.is_ok() {
                     befell.insert(name.to_owned());
                 }
@@ -190,16 +197,25 @@ impl Database {
     }
 }
 
+/// Table of MySQL's or MariaDB's connections. MySQL's table in the information schema fails with error 3854 while any connection
+/// executes a statement whose text has bytes that are not UTF-8.
+fn process_list(database: plan::Database) -> &'static str {
+    match database {
+        plan::Database::MySql => "performance_schema.processlist",
+        _ => "information_schema.processlist",
+    }
+}
+
 /// Columns as one text.
 fn as_text(columns: &[&str], database: plan::Database) -> String {
     let text = |column: &&str| match database {
         plan::Database::Postgres => format!("coalesce({column}::text, '-')"),
-        plan::Database::MariaDb => format!("coalesce(CAST({column} AS CHAR), '-')"),
+        plan::Database::MySql | plan::Database::MariaDb => format!("coalesce(CAST({column} AS CHAR), '-')"),
         plan::Database::Sqlite => format!("coalesce(CAST({column} AS TEXT), '-')"),
     };
     let columns: Vec<String> = columns.iter().map(text).collect();
     match database {
-        plan::Database::MariaDb => format!("CONCAT_WS(' ', {})", columns.join(", ")),
+        plan::Database::MySql | plan::Database::MariaDb => format!("CONCAT_WS(' ', {})", columns.join(", ")),
         plan::Database::Postgres | plan::Database::Sqlite => columns.join(" || ' ' || "),
     }
 }

@@ -15,6 +15,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use posthaste_testkit::engine::nats::Nats;
 use rustix::process::Signal;
 use tokio::sync::Mutex;
 
@@ -27,7 +28,7 @@ use database::Database;
 use guard::Guard;
 use producer::Producer;
 use relay::{Places, Relay};
-use server::{Engine, Server};
+use server::Server;
 
 /// How long a relay or producer may take to end when it is asked to.
 const GOODBYE: Duration = Duration::from_secs(20);
@@ -64,7 +65,7 @@ impl Cluster {
         let recorder = Recorder::start(directory).await?;
         let mut broker = None;
         if plan.tables.iter().any(|table| table.sink == Sink::Nats) {
-            let server = Server::start(Engine::Nats, directory, &guard).await?;
+            let server = Server::start(&Nats, directory, &guard).await?;
             subscriber::create(&server.url("")).await?;
             broker = Some(server);
         }

@@ -65,7 +65,7 @@ impl Ground {
                 link.execute(format!("CREATE SCHEMA {}", ground.name)).await?;
                 link.close().await?;
             }
-            Database::MariaDb => {
+            Database::MySql | Database::MariaDb => {
                 let mut link = Link::MySql(MySqlConnection::connect(server).await?);
                 link.execute(format!("CREATE DATABASE {}", ground.name)).await?;
                 link.close().await?;
@@ -93,7 +93,7 @@ impl Ground {
                 let more = if server.contains('?') { '&' } else { '?' };
                 format!("{server}{more}options=-csearch_path%3D{name}&application_name={session}")
             }
-            Database::MariaDb => {
+            Database::MySql | Database::MariaDb => {
                 let (server, _) = self.server.rsplit_once('/').context("a URL ends with a database")?;
                 format!("{server}/{}", self.name)
             }
@@ -109,7 +109,7 @@ impl Ground {
         let url = self.url("case")?;
         Ok(match self.database {
             Database::Postgres => Link::Postgres(PgConnection::connect(&url).await?),
-            Database::MariaDb => Link::MySql(MySqlConnection::connect(&url).await?),
+            Database::MySql | Database::MariaDb => Link::MySql(MySqlConnection::connect(&url).await?),
             Database::Sqlite => Link::Sqlite(url.parse::<SqliteConnectOptions>()?.connect().await?),
         })
     }
@@ -131,7 +131,7 @@ impl Ground {
     pub async fn remove(self) -> Result<()> {
         let drop = match self.database {
             Database::Postgres => format!("DROP SCHEMA {} CASCADE", self.name),
-            Database::MariaDb => format!("DROP DATABASE {}", self.name),
+            Database::MySql | Database::MariaDb => format!("DROP DATABASE {}", self.name),
             // It goes with its directory.
             Database::Sqlite => return Ok(()),
         };

@@ -5,7 +5,7 @@
 
 use super::Scenario::{self, Brief, Queue, Stream};
 use super::case::Case;
-use crate::plan::Database::{self, MariaDb, Postgres, Sqlite};
+use crate::plan::Database::{self, MariaDb, MySql, Postgres, Sqlite};
 
 /// A failpoint, and where it is reached.
 #[derive(Debug, Clone, Copy)]
@@ -40,8 +40,8 @@ pub enum Why {
     NoParkedDead,
 }
 
-const ALL: &[Database] = &[Postgres, MariaDb, Sqlite];
-const NOT_MARIADB: &[Database] = &[Postgres, Sqlite];
+const ALL: &[Database] = &[Postgres, MySql, MariaDb, Sqlite];
+const NOT_MYSQL: &[Database] = &[Postgres, Sqlite];
 const EACH: &[Scenario] = &Scenario::ALL;
 
 const NO_LANES: Without = Without { databases: ALL, scenarios: &[Queue, Brief], why: Why::NoLanes };
@@ -90,7 +90,7 @@ pub fn cases(database: Database) -> Vec<Case> {
 pub const POINTS: &[Point] = &[
     point("migrate.locked"),
     point("migrate.statement")
-        .without(&[Without { databases: NOT_MARIADB, scenarios: EACH, why: Why::OneTransaction }])
+        .without(&[Without { databases: NOT_MYSQL, scenarios: EACH, why: Why::OneTransaction }])
         .later(&[(Queue, 2), (Stream, 2), (Stream, 4), (Stream, 6)]),
     point("migrate.ran"),
     point("migrate.recorded"),
@@ -104,19 +104,19 @@ pub const POINTS: &[Point] = &[
     point("commit.committed").later(&[(Brief, 2)]),
     point("commit.handed_over").later(&[(Stream, 2)]),
     point("claim.asked").later(&[(Queue, 2), (Brief, 6), (Stream, 6)]),
-    point("claim.locked").without(&[NO_LEASES, one_statement(NOT_MARIADB)]).later(&[(Brief, 2), (Queue, 3)]),
-    point("claim.leased").without(&[NO_LEASES, one_statement(NOT_MARIADB)]).later(&[(Queue, 2), (Brief, 3)]),
+    point("claim.locked").without(&[NO_LEASES, one_statement(NOT_MYSQL)]).later(&[(Brief, 2), (Queue, 3)]),
+    point("claim.leased").without(&[NO_LEASES, one_statement(NOT_MYSQL)]).later(&[(Queue, 2), (Brief, 3)]),
     point("claim.answered").later(&[(Stream, 2), (Queue, 3)]),
     point("claim.handed_on").later(&[(Brief, 2), (Stream, 3)]),
     point("renew.due"),
-    point("renew.locked").without(&[NO_LEASES, one_statement(NOT_MARIADB)]),
-    point("renew.written").without(&[NO_LEASES, one_statement(NOT_MARIADB)]),
+    point("renew.locked").without(&[NO_LEASES, one_statement(NOT_MYSQL)]),
+    point("renew.written").without(&[NO_LEASES, one_statement(NOT_MYSQL)]),
     point("renew.answered"),
     point("publish.leased").later(&[(Queue, 2), (Stream, 5), (Brief, 9)]),
     point("publish.answered").later(&[(Stream, 2), (Brief, 5), (Queue, 9)]),
     point("publish.judged").later(&[(Brief, 2), (Queue, 5), (Stream, 9)]),
     point("settle.gathered").later(&[(Queue, 2), (Brief, 4), (Stream, 4)]),
-    point("settle.locked").without(&[NO_LEASES, one_statement(NOT_MARIADB)]).later(&[(Brief, 2), (Queue, 4)]),
+    point("settle.locked").without(&[NO_LEASES, one_statement(NOT_MYSQL)]).later(&[(Brief, 2), (Queue, 4)]),
     // Of ends of one kind, SQLite has one statement: a queue that deletes has two kinds.
     point("settle.written")
         .without(&[
@@ -129,8 +129,8 @@ pub const POINTS: &[Point] = &[
     // One purge may find all that is old. What is dead is purged behind what is delivered.
     point("purge.found"),
     point("purge.locked").later(&[(Stream, 2)]),
-    point("purge.selected").without(&[one_statement(NOT_MARIADB)]).later(&[(Brief, 2)]),
-    point("purge.written").without(&[one_statement(NOT_MARIADB)]),
+    point("purge.selected").without(&[one_statement(NOT_MYSQL)]).later(&[(Brief, 2)]),
+    point("purge.written").without(&[one_statement(NOT_MYSQL)]),
     point("purge.dead_locked").without(&[NO_PARKED_DEAD]),
     point("purge.dead_deleted").without(&[NO_PARKED_DEAD]),
     point("purge.answered").later(&[(Brief, 2)]),

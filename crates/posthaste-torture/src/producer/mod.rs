@@ -75,7 +75,7 @@ pub async fn run(file: &Path) -> Result<()> {
     let work = async {
         match orders.database {
             plan::Database::Postgres => obey::<sqlx::Postgres>(&orders, stopped).await,
-            plan::Database::MariaDb => obey::<sqlx::MySql>(&orders, stopped).await,
+            plan::Database::MySql | plan::Database::MariaDb => obey::<sqlx::MySql>(&orders, stopped).await,
             plan::Database::Sqlite => obey::<sqlx::Sqlite>(&orders, stopped).await,
         }
     };
