@@ -75,7 +75,7 @@ fn main() -> Result<()> {
 async fn run(arguments: Arguments) -> Result<()> {
     let contenders = named(&arguments.contenders)?;
     let names: Vec<&'static str> = contenders.iter().map(|one| one.name()).collect();
-    let server = Postgres::start().await?;
+    let server = Postgres::start()?;
     let mut versions = vec![server.version().await?];
     versions.extend(contenders.iter().filter(|one| one.class() != Class::Limit).map(|one| one.version()));
     versions.dedup();

@@ -67,7 +67,7 @@ pub(super) async fn sqlite(bench: &mut Bench) -> Result<()> {
 }
 
 pub(super) async fn mariadb(bench: &mut Bench) -> Result<()> {
-    let server = MariaDb::start().await?;
+    let server = MariaDb::start()?;
     bench.report.versions.push(server.version().await?);
     run(bench, Scenario::MariaDb, &Place::MariaDb(server), 8).await
 }

@@ -3,19 +3,16 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use posthaste_testkit::engine::{self, Profile};
+use posthaste_testkit::private::PrivateServer;
 use tokio_postgres::{Client, NoTls};
 
-use super::{Process, Site, free_port};
 use crate::sample;
 
-/// Everything else is as the server has it by default: `fsync`, `full_page_writes` and `synchronous_commit` on,
-/// `shared_buffers` 128 MB.
-const SETTINGS: [&str; 8] = [
-    "-clisten_addresses=127.0.0.1",
-    "-cunix_socket_directories=",
-    "-cmax_connections=200",
-    "-ctimezone=UTC",
+/// Settings of the measurement. Everything that guards committed data is as the server has it by default: `fsync`,
+/// `full_page_writes` and `synchronous_commit` on, `shared_buffers` 128 MB.
+const SETTINGS: [&str; 4] = [
     // The statements are counted, not what functions do for them.
     "-cshared_preload_libraries=pg_stat_statements",
     "-cpg_stat_statements.track=top",
@@ -24,47 +21,25 @@ const SETTINGS: [&str; 8] = [
     "-ccheckpoint_timeout=1h",
 ];
 
+/// Longest wait for the connections to a database that is copied to close.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server.
 pub(crate) struct Postgres {
-    // Before the site: it ends before its data are removed.
-    process: Process,
-    _site: Site,
-    port: u16,
+    server: PrivateServer,
     made: AtomicU32,
 }
 
 impl Postgres {
-    /// A new one.
-    pub(crate) async fn start() -> Result<Self> {
-        let site = Site::find("POSTGRES")?;
-        let data = site.data().display().to_string();
-        let make = ["--username=bench", "--auth=trust", "--encoding=UTF8", "--locale=C", "--pgdata", &data];
-        site.make(&make.map(str::to_owned))?;
-        let port = free_port()?;
-        let mut command = site.command(&site.serve)?;
-        command.arg("-D").arg(&data).arg(format!("-p{port}")).args(SETTINGS);
-        let process = Process { child: command.spawn()?, signal: "INT" };
-        let mut server = Self { process, _site: site, port, made: AtomicU32::new(0) };
-        server.gets_ready().await?;
-        Ok(server)
-    }
-
-    async fn gets_ready(&mut self) -> Result<()> {
-        let began = Instant::now();
-        while self.postgres().client().await.is_err() {
-            if self.process.has_ended() || began.elapsed() > PATIENCE {
-                bail!("PostgreSQL does not get ready: {}", self._site.log());
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(())
+    /// Starts a new one.
+    pub(crate) fn start() -> Result<Self> {
+        let server = PrivateServer::start_with(&engine::postgres::Postgres, Profile::Bench, &SETTINGS)?;
+        Ok(Self { server, made: AtomicU32::new(0) })
     }
 
     /// The number of the server's first process.
     pub(crate) fn process(&self) -> u32 {
-        self.process.id()
+        self.server.pid()
     }
 
     /// The database that is always there.
@@ -73,11 +48,7 @@ impl Postgres {
     }
 
     fn of(&self, name: &str) -> Database {
-        Database {
-            name: name.to_owned(),
-            url: format!("postgres://bench@127.0.0.1:{}/{name}", self.port),
-            process: self.process(),
-        }
+        Database { name: name.to_owned(), url: self.server.url(name), process: self.process() }
     }
 
     /// A new database with the business table and the statements' statistics.
