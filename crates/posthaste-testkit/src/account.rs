@@ -27,7 +27,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// The user who runs this program.
+    /// The user of this process.
     pub fn current() -> Result<Self> {
         Ok(Self {
             uid: id(&["-u"])?.context("`id -u` failed")?,
@@ -59,7 +59,7 @@ impl Account {
         Ok(Some(Self { uid, gid, switch }))
     }
 
-    /// Whether this is root.
+    /// `true` if this is root.
     pub fn is_root(&self) -> bool {
         self.uid == 0
     }

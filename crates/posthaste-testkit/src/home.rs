@@ -36,7 +36,7 @@ impl Home {
     /// else outside the workspace.
     pub fn choose(layout: &Layout, name: &str, record: Option<&Record>, account: &Account) -> Result<Self> {
         let mut known = Self::known(layout, name, record);
-        // A directory outside may be gone since, and in its place somebody else's.
+        // A directory outside may have been removed since, and one of another user made in its place.
         if !known.0.parent().map_or(Ok(false), is_ours)? {
             known = Self::known(layout, name, None);
         }

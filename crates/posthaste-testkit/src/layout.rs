@@ -59,7 +59,7 @@ impl Layout {
 
     /// The directory outside the workspace for a server whose account cannot enter `target`.
     ///
-    /// Its name can be guessed, so a directory that someone else made there is refused.
+    /// Its name can be guessed, so a directory of another user there is refused.
     pub fn shelter(&self) -> Result<PathBuf> {
         let dir = std::env::temp_dir().join(self.tag());
         if let Err(error) = fs::DirBuilder::new().mode(0o755).create(&dir)
@@ -74,7 +74,7 @@ impl Layout {
     }
 }
 
-/// Whether this is a directory, not a link to one, that belongs to the user who runs this.
+/// `true` if this is a directory, not a link to one, that belongs to the user of this process.
 pub fn is_ours(dir: &Path) -> Result<bool> {
     let uid = Account::current()?.uid;
     Ok(fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == uid))

@@ -1,4 +1,4 @@
-//! Processes and ports: who lives, who listens, and how to end what we started.
+//! Processes and ports: which ones are alive, and how to end those that we started.
 //!
 //! A process is ours only when its number *and* an argument of its command line (the path of our
 //! data directory) agree. A number alone proves nothing after a reboot, when it may belong to
@@ -20,7 +20,7 @@ pub const POLL: Duration = Duration::from_millis(50);
 /// Longest wait for the first bytes of a server that has accepted a connection.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Whether process `pid` lives and has `argument` on its command line.
+/// `true` if process `pid` lives and has `argument` on its command line.
 ///
 /// A zombie has no command line any more and so counts as dead.
 pub fn is_ours(pid: u32, argument: &str) -> bool {
@@ -34,7 +34,7 @@ pub fn is_ours(pid: u32, argument: &str) -> bool {
         .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(argument))
 }
 
-/// Sends a signal; whether that worked. Signal `0` asks only whether the process exists.
+/// Sends a signal; `true` if that worked. Signal `0` asks only whether the process exists.
 ///
 /// `kill` of the shell, because a small machine may lack the program of that name.
 pub fn signal(pid: u32, signal: &str) -> bool {
@@ -75,7 +75,7 @@ pub fn living_in(dir: &Path, name: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(lives).collect()
 }
 
-/// Polls until `done` or until the time is up; whether it was done.
+/// Polls until `done` or until the time is up; `true` if it was done.
 pub fn wait(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
@@ -89,7 +89,7 @@ pub fn wait(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// Whether something accepts connections on this port of the loopback interface.
+/// `true` if something accepts connections on this port of the loopback interface.
 pub fn answers(port: u16) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     TcpStream::connect_timeout(&address, Duration::from_secs(2)).is_ok()
@@ -157,7 +157,7 @@ mod tests {
         // Not ours by that argument: it must survive.
         stop(pid, "61.26", "KILL", "KILL")?;
         assert!(is_ours(pid, "61.25"));
-        // A child that nobody has waited for is a zombie, and that is dead.
+        // A child that has not been waited for is a zombie, and that is dead.
         stop(pid, "61.25", "TERM", "KILL")?;
         assert!(!is_ours(pid, "61.25"));
         child.wait()?;

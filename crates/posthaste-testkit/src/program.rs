@@ -1,6 +1,6 @@
 //! The programs of other packages: their names, the packages that bring them, and where they are.
 //!
-//! They are looked for in `PATH` first, since whoever puts a program there means it, and then
+//! They are looked for in `PATH` first, since a program there was put there on purpose, and then
 //! where the packages put what is not for everyone's `PATH`: Debian's
 //! `/usr/lib/postgresql/VERSION/bin` and Fedora's `/usr/pgsql-VERSION/bin` (the highest version
 //! first), the directories of system programs, and Homebrew's prefixes.
@@ -48,7 +48,7 @@ const fn client(name: &'static str, debian: &'static str, brew: &'static str) ->
 }
 
 impl Program {
-    /// Whether this machine does not have it.
+    /// `true` if this machine does not have it.
     pub fn is_missing(&self) -> bool {
         pick(self.name, &directories()).is_none()
     }

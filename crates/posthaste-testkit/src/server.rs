@@ -195,7 +195,7 @@ fn start(
             }
             return Ok(port);
         };
-        // Two reasons are gone at the next try: somebody took the port between the look and the
+        // Two reasons are gone at the next try: another program took the port between the look and the
         // start, and the last children of a killed PostgreSQL have not ended yet.
         let taken = process::free_port(Some(port))? != port;
         if !(taken || log.contains("still in use")) || begin.elapsed() >= DEADLINE {

@@ -140,7 +140,7 @@ impl User {
             return Ok(());
         }
         let _lock = lock(layout)?;
-        // Whoever comes now waits for the lock above in `up`, and starts them again.
+        // A run that begins now waits for the lock above in `up`, and starts them again.
         let users = File::create(layout.services.join("users"))?;
         if users.try_lock().is_err() {
             println!("another test run uses the servers: they stay up");

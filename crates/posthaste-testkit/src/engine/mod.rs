@@ -134,7 +134,7 @@ pub trait Engine: Debug + Sync {
     /// Logs in with the user of a shared server, and makes the database if it has one and that is missing.
     fn login(&self, port: u16) -> Result<()>;
 
-    /// The environment variable that says this of it.
+    /// Name of its environment variable for this: `URL`, `SERVE`.
     fn variable(&self, what: &str) -> String {
         format!("{}_{what}", self.prefix())
     }

@@ -99,11 +99,11 @@ impl Engine for Nats {
         process::first_bytes(port, &[]).is_some_and(|bytes| bytes.starts_with(b"INFO "))
     }
 
-    /// By the protocol itself, since Debian has no client: the server introduces itself, is told who comes, and
+    /// By the protocol itself, since Debian has no client: the server introduces itself, gets user and password, and
     /// answers a `PING`.
     fn login(&self, port: u16) -> Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).context("nobody listens")?;
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).context("nothing listens")?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let mut lines = BufReader::new(stream.try_clone()?).lines();
         let mut answer = || lines.next().context("it hung up")?.context("it does not answer");

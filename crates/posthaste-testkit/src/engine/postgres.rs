@@ -151,7 +151,7 @@ impl Engine for Postgres {
     fn login(&self, port: u16) -> Result<()> {
         let mut command = Command::new(program::require("psql")?);
         for (key, _) in std::env::vars_os() {
-            // The settings of whoever runs this are for other servers.
+            // The settings of the user's shell are for other servers.
             if key.to_string_lossy().starts_with("PG") {
                 command.env_remove(key);
             }
