@@ -18,16 +18,19 @@ use crate::suite::binary::Binary;
 const DATABASES: [&str; 4] = ["postgres", "mysql", "mariadb", "sqlite"];
 
 /// Tests of which the default run takes one database each: the binary and a part of the test's name.
-const SAMPLED: [(&str, &str); 14] = [
+const SAMPLED: [(&str, &str); 16] = [
     // Relays and servers that die, and leases that must end by themselves.
     ("posthaste/main", "stream::handover::"),
-    ("posthaste/main", "stream::order::sm1_order_while_"),
+    ("posthaste/main", "stream::order::"),
     ("posthaste/main", "stream::cut::"),
     ("posthaste/main", "stream::move::"),
     ("posthaste/main", "stream::stalls::"),
     ("posthaste/main", "relay::recovery::"),
     ("posthaste/main", "relay::failures::stream::rt3_a_sink_that_is_gone_longer_than_all_retries"),
     ("posthaste/main", "relay::failures::rt3_a_sink_that_is_gone_longer_than_all_retries"),
+    // Producers and several relays that are busy for half a minute.
+    ("posthaste/main", "relay::together::"),
+    ("posthaste/main", "relay::pipeline::stream::re9_a_poison_event_holds_up_nobody"),
     // 200 000 events each.
     ("posthaste/main", "relay::memory::"),
     // 25 seconds of doing nothing.
