@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
 use crate::layout::Layout;
 use crate::step::Step;
@@ -145,16 +145,28 @@ pub(crate) fn run(layout: &Layout, parts: &[Part]) -> Result<()> {
     } else {
         parts.to_vec()
     };
+    let mut failed = Vec::new();
     for part in wanted {
         println!("\n=== {}", part.name());
         let begin = Instant::now();
-        part.run(layout).with_context(|| format!("the part `{}` failed", part.name()))?;
+        let mut result = part.run(layout);
         let taken = begin.elapsed();
-        println!("=== {} passed in {:.0} s", part.name(), taken.as_secs_f64());
-        notes.add(part)?;
-        if taken > LIMIT {
-            bail!("the part `{}` passed, but took longer than an hour: divide it", part.name());
+        if result.is_ok() && taken > LIMIT {
+            result = Err(anyhow!("it passed, but took longer than an hour: divide it"));
         }
+        match result {
+            Ok(()) => {
+                println!("=== {} passed in {:.0} s", part.name(), taken.as_secs_f64());
+                notes.add(part)?;
+            }
+            Err(error) => {
+                println!("=== {} failed after {:.0} s: {error:#}", part.name(), taken.as_secs_f64());
+                failed.push(part.name());
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("parts that failed: {}", failed.join(", "));
     }
     Ok(())
 }

@@ -181,16 +181,20 @@ impl PrivateServer {
     fn wait(&mut self) -> Result<()> {
         let name = self.site.engine.name();
         let began = Instant::now();
-        while !self.site.is_ready() {
+        loop {
+            let is_ready = self.site.is_ready();
+            // After the answer: one that has ended may have left its port to another server, which answers.
             if let Some(status) = self.ended() {
                 bail!("{name} ended with {status}; the end of its log:\n{}", self.log());
+            }
+            if is_ready {
+                return Ok(());
             }
             if began.elapsed() > DEADLINE {
                 bail!("{name} was not ready within {DEADLINE:?}; the end of its log:\n{}", self.log());
             }
             std::thread::sleep(POLL);
         }
-        Ok(())
     }
 
     fn end(&mut self, signal: &str) {

@@ -45,7 +45,10 @@ pub fn up(layout: &Layout, choice: &Choice, source: &Source) -> Result<Up> {
     let record = Record::read(layout, name)?;
     if let Some(record) = &record
         && is_running(engine, record)
-        && process::wait(PATIENCE, || engine.login(record.port).is_ok())
+        && process::wait(PATIENCE, || match record.how {
+            How::Process { .. } => engine.login(record.port).is_ok(),
+            How::Container => engine.is_ready(record.port),
+        })
     {
         let place = match (&record.how, source) {
             (How::Process { home, .. }, Source::Programs(installation)) => {
@@ -62,8 +65,8 @@ pub fn up(layout: &Layout, choice: &Choice, source: &Source) -> Result<Up> {
             let port = process::free_port(wanted)?;
             let how = How::Container;
             Record { port, how }.write(layout, name)?;
+            // The image makes the user and the database, and its check of health logs in: the machine may have no client.
             compose::up(layout, choice, port)?;
-            engine.login(port)?;
             (port, None)
         }
         Source::Programs(installation) => {

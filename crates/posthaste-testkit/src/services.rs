@@ -13,7 +13,7 @@
 use std::fs::File;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::choice::{Choice, Source, Versions};
 use crate::envfile::EnvFile;
@@ -43,6 +43,13 @@ pub fn up(layout: &Layout, versions: &Versions, started: &mut Vec<String>) -> Re
     for (choice, url) in given {
         let (engine, name) = (choice.engine, choice.name());
         if let Some(url) = url {
+            if let Some(version) = &choice.version {
+                bail!(
+                    "version {version} of {} is asked for, and {} names a server of another: unset it, or leave the version out",
+                    engine.name(),
+                    engine.variable("URL")
+                );
+            }
             env.push(&engine.variable("URL"), &url)?;
             push_programs(layout, &choice, &mut env)?;
             println!("{name:<9} is the one of {}", engine.variable("URL"));

@@ -21,7 +21,7 @@ const PACKAGES: [&str; 2] = ["mysql-server-core", "mysql-client-core"];
 
 /// What the advice says where the packages cannot be had.
 const ALTERNATIVE: &str =
-    "install a MySQL server of version 8.0.17 or newer with its client, or start a Docker engine";
+    "install a MySQL server of version 8.0.22 or newer with its client, or start a Docker engine";
 
 /// The directory with the scripts that start MySQL's programs, if they have been unpacked.
 pub fn mysql_programs() -> Option<PathBuf> {

@@ -14,7 +14,8 @@ const BUILD: &str = "test --workspace --all-features --lib --bins --tests --no-r
 /// A program with tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binary {
-    /// The package and the test target, such as `posthaste/main`; `unit` for the tests inside the sources.
+    /// The package and the test target, such as `posthaste/main`; `unit` and `bin-NAME` for the tests inside the sources of its
+    /// library and of its programs.
     pub(crate) name: String,
     /// The program.
     pub(crate) path: PathBuf,
@@ -40,6 +41,9 @@ pub(crate) fn build(run: &Run<'_>) -> Result<Vec<Binary>> {
         bail!("cargo named no test binary: its messages have changed");
     }
     binaries.sort_by(|one, other| one.name.cmp(&other.name));
+    if let Some(pair) = binaries.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        bail!("two test programs are called {}: their output would be in one file", pair[0].name);
+    }
     Ok(binaries)
 }
 
@@ -61,8 +65,10 @@ fn read(message: &str) -> Option<Binary> {
     let package = directory.file_name()?.to_string_lossy().into_owned();
     let (_, target) = message.split_once("\"target\":{")?;
     let target = match field(target, "\"kind\":[\"")? {
-        "test" => field(target, "\"name\":\"")?,
-        _ => "unit",
+        "test" => field(target, "\"name\":\"")?.to_owned(),
+        // A package has one library, and its programs have names.
+        "bin" => format!("bin-{}", field(target, "\"name\":\"")?),
+        _ => "unit".to_owned(),
     };
     Some(Binary { name: format!("{package}/{target}"), path, directory })
 }
@@ -126,6 +132,7 @@ mod tests {
             Some(("shop/main".to_owned(), path("/w/target/debug/deps/main-1"), path("/w/crates/shop")))
         );
         assert_eq!(read(&message("lib", true)).map(|binary| binary.name), Some("shop/unit".to_owned()));
+        assert_eq!(read(&message("bin", true)).map(|binary| binary.name), Some("shop/bin-main".to_owned()));
         assert_eq!(read(&message("bin", false)), None);
         assert_eq!(read("{\"reason\":\"build-finished\",\"success\":true}"), None);
     }

@@ -27,23 +27,54 @@ const THREADS_OF_OTHERS: usize = 2;
 /// Time between two lines that say what is still running.
 const NEWS: Duration = Duration::from_secs(60);
 
-/// A program that runs a batch of tests.
+/// Longest time between two results of a program: a test that takes longer waits for something that never comes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A program that runs a batch of tests. It is ended with the run.
 struct Running {
     batch: Batch,
     child: Child,
     log: PathBuf,
     begun: Instant,
+    /// The results that it has printed, and since when there are no more.
+    results: (usize, Instant),
+}
+
+impl Running {
+    /// `true` if the program has printed no result for too long.
+    fn is_stuck(&mut self) -> bool {
+        let results = report::count(&self.log);
+        if results != self.results.0 {
+            self.results = (results, Instant::now());
+        }
+        self.results.1.elapsed() > PATIENCE
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            self.child.kill().ok();
+            self.child.wait().ok();
+        }
+    }
 }
 
 /// Runs the selected tests of these binaries.
 pub(crate) fn run(run: &Run<'_>, binaries: &[Binary], selection: &Selection) -> Result<()> {
     let logs = run.layout.target.join("test-logs");
     std::fs::create_dir_all(&logs).with_context(|| format!("cannot make {}", logs.display()))?;
-    let (mut batches, mut left_out) = (Vec::new(), 0);
+    let (mut batches, mut left_out, mut all) = (Vec::new(), 0, Vec::new());
     for binary in binaries {
-        let (of_binary, left) = plan::batches(binary, &binary.tests(run)?, selection);
+        let tests = binary.tests(run)?;
+        let (of_binary, left) = plan::batches(binary, &tests, selection);
         batches.extend(of_binary);
         left_out += left;
+        all.push((binary.name.clone(), tests));
+    }
+    let unused = plan::unused(&all);
+    if !unused.is_empty() {
+        bail!("xtask/src/suite/plan.rs names tests that are not there: {}", unused.join(", "));
     }
     if batches.is_empty() {
         bail!("no test has a name with {}", selection.names.join(" or "));
@@ -75,7 +106,7 @@ fn together(run: &Run<'_>, batches: Vec<Batch>, logs: &std::path::Path, total: &
     for batch in batches {
         running.push(start(run, batch, logs)?);
     }
-    let mut news = Instant::now();
+    let (mut news, mut looked) = (Instant::now(), Instant::now());
     while !running.is_empty() {
         std::thread::sleep(Duration::from_millis(50));
         let mut still = Vec::new();
@@ -86,6 +117,15 @@ fn together(run: &Run<'_>, batches: Vec<Batch>, logs: &std::path::Path, total: &
             }
         }
         running = still;
+        if looked.elapsed() > Duration::from_secs(5) {
+            looked = Instant::now();
+            for one in &mut running {
+                if one.is_stuck() {
+                    println!("{}: no result for {PATIENCE:?}, so it is ended", one.batch.binary.name);
+                    one.child.kill()?;
+                }
+            }
+        }
         if news.elapsed() > NEWS {
             news = Instant::now();
             for one in &running {
@@ -114,5 +154,6 @@ fn start(run: &Run<'_>, batch: Batch, logs: &std::path::Path) -> Result<Running>
         .stdout(file.try_clone()?)
         .stderr(file);
     let child = command.spawn().with_context(|| format!("cannot run {}", batch.binary.file().display()))?;
-    Ok(Running { batch, child, log, begun: Instant::now() })
+    let begun = Instant::now();
+    Ok(Running { batch, child, log, begun, results: (0, begun) })
 }

@@ -1,6 +1,6 @@
 //! What the programs of the tests have printed: how many tests passed, which failed, and why.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -42,6 +42,9 @@ impl Report {
                 log.display()
             ));
             println!("{}", last_lines(&text, 60));
+            let begun = |test: &&String| !text.contains(&format!("test {test} ... "));
+            let without: Vec<&String> = batch.tests.iter().filter(begun).take(20).collect();
+            println!("among the tests without a result: {without:?}");
         }
         if !failed.is_empty() {
             println!("{}", failures(&text));
@@ -62,11 +65,16 @@ impl Report {
     }
 }
 
-/// A line about a batch that still runs.
-pub(crate) fn news(batch: &Batch, log: &PathBuf) -> String {
+/// The number of results that a program has printed so far.
+pub(crate) fn count(log: &Path) -> usize {
     let bytes = std::fs::read(log).unwrap_or_default();
     let (passed, failed) = results(&String::from_utf8_lossy(&bytes));
-    format!("… {}: {} of {} tests done", name(batch), passed + failed.len(), batch.tests.len())
+    passed + failed.len()
+}
+
+/// A line about a batch that still runs.
+pub(crate) fn news(batch: &Batch, log: &Path) -> String {
+    format!("… {}: {} of {} tests done", name(batch), count(log), batch.tests.len())
 }
 
 fn name(batch: &Batch) -> String {
@@ -77,7 +85,8 @@ fn name(batch: &Batch) -> String {
 /// and its result.
 fn results(text: &str) -> (usize, Vec<String>) {
     let (mut passed, mut failed, mut begun) = (0, Vec::new(), None);
-    for line in text.lines() {
+    // Behind that line is what the failed tests have printed, which may have results of other programs.
+    for line in text.lines().take_while(|line| *line != "failures:") {
         let named = line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "));
         let result = match named {
             Some((name, result)) => {

@@ -61,7 +61,7 @@ fn found() -> Result<Found> {
         return Ok(Found { server, client, is_unpacked: false });
     }
     let bin = unpacked::mysql_programs().context(
-        "MySQL is neither installed nor unpacked: run `cargo xtask services up`, or install MySQL 8.0.17 or newer",
+        "MySQL is neither installed nor unpacked: run `cargo xtask services up`, or install MySQL 8.0.22 or newer",
     )?;
     Ok(Found { server: bin.join("mysqld"), client: bin.join("mysql"), is_unpacked: true })
 }

@@ -171,6 +171,9 @@ impl Insert for Client<'_> {
         // REPEATABLE READ, MySQL locks the end of the table for each insert that fails, and two producers that insert behind
         // such locks are a deadlock.
         let committed = self.find(Reading::Committed, &events.iter().collect::<Vec<_>>()).await?;
+        // What was read without locks may have been deleted since: such an event is inserted, and in its place of the batch.
+        let seen = events.iter().filter(|event| committed.iter().any(|row| row.wanted == event.id));
+        let committed = self.find(Reading::Locked, &seen.collect::<Vec<_>>()).await?;
         let mut named = Vec::with_capacity(events.len());
         for event in events.iter().filter(|event| committed.iter().all(|row| row.wanted != event.id)) {
             named.append(&mut self.insert_one(event).await?);
