@@ -366,7 +366,9 @@ impl Db {
     pub(crate) fn sql(&self, sql: &str) -> String {
         match self.kind {
             Kind::Postgres | Kind::MySql | Kind::MariaDb => self.server_sql(sql),
-            Kind::Sqlite => client(&["sqlite3", "-bail", "outbox.db"], &self.dir, "", sql),
+            Kind::Sqlite => {
+                client(&["sqlite3", "-bail", "-cmd", ".timeout 30000", "outbox.db"], &self.dir, "", sql)
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::suite::binary::Binary;
 const DATABASES: [&str; 4] = ["postgres", "mysql", "mariadb", "sqlite"];
 
 /// Tests of which the default run takes one database each: the binary and a part of the test's name.
-const SAMPLED: [(&str, &str); 17] = [
+const SAMPLED: [(&str, &str); 20] = [
     // Relays and servers that die, and leases that must end by themselves.
     ("posthaste/main", "stream::handover::"),
     ("posthaste/main", "stream::order::"),
@@ -36,6 +36,10 @@ const SAMPLED: [(&str, &str); 17] = [
     ("posthaste/main", "relay::memory::"),
     // 25 seconds of doing nothing.
     ("posthaste/main", "relay::idle::"),
+    // Hundreds of starts of the binary each.
+    ("posthaste-cli/main", "secrets::op7_no_secret"),
+    ("posthaste-cli/main", "http::hostile::"),
+    ("posthaste-cli/main", "injection::"),
     // Servers and processes of their own, for most of a minute each.
     ("posthaste-torture/main", "crash::"),
     ("posthaste-torture/main", "short_run::"),

@@ -25,6 +25,8 @@ const SETTINGS: Settings = &[
     ("--max-connections=300", &[Shared]),
     ("--max-connections=400", &[Torture]),
     // The data of a small server are made, copied and recovered in no time.
+    // Tables live for a second: no statistics of theirs are kept.
+    ("--innodb-stats-persistent=0", &[Shared]),
     ("--innodb-buffer-pool-size=16M", &[Private]),
     ("--innodb-log-file-size=16M", &[Private]),
     ("--innodb-buffer-pool-size=64M", &[Torture]),

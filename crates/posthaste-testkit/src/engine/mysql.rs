@@ -27,6 +27,11 @@ const SETTINGS: Settings = &[
     ("--max-connections=500", &[Shared]),
     ("--max-connections=400", &[Torture]),
     // The data of a small server are made, copied and recovered in no time.
+    // A database per test is many small writes: with the default log, the server waits for checkpoints.
+    ("--innodb-buffer-pool-size=512M", &[Shared]),
+    ("--innodb-redo-log-capacity=512M", &[Shared]),
+    // Tables live for a second: no statistics of theirs are kept.
+    ("--innodb-stats-persistent=OFF", &[Shared]),
     ("--innodb-buffer-pool-size=16M", &[Private]),
     ("--innodb-redo-log-capacity=16M", &[Private]),
     ("--innodb-buffer-pool-size=64M", &[Torture]),

@@ -4,6 +4,7 @@ mod admin;
 mod bad_input;
 mod begin;
 mod claim;
+mod clock;
 mod enqueue;
 mod hooks;
 mod inbox;
