@@ -96,11 +96,11 @@ impl Step {
     pub(crate) fn limit(self) -> Duration {
         Duration::from_secs(match self {
             Self::Fmt => 10,
-            Self::Clippy | Self::Deny => 240,
-            Self::Features => 180,
-            Self::Build | Self::Test => 480,
-            Self::Doctest | Self::Doc => 150,
-            Self::Examples => 90,
+            Self::Clippy | Self::Deny => 300,
+            Self::Features => 240,
+            Self::Build | Self::Test => 600,
+            Self::Doctest | Self::Doc => 240,
+            Self::Examples => 120,
         })
     }
 

@@ -8,7 +8,7 @@
 //! A directory of `tests/corpus` is a target, a file in it a seed: one input as bytes. Every seed is tried first, as it is.
 //!
 //! An input stands in a file while it is tried, so that it is there whatever it does: one that fails or takes longer than
-//! [`PATIENCE`], but also one that never ends, or ends the process. The file's name is printed before the first of them; where
+//! `PATIENCE`, but also one that never ends, or ends the process. The file's name is printed before the first of them; where
 //! all went well, it is gone afterwards. Mend what an input shows and put it among the seeds.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]

@@ -2,7 +2,7 @@
 //!
 //! * A server is started as a child in a process group of its own, so that Ctrl-C in the terminal
 //!   ends the run and not the server.
-//! * It is ready when the user of the tests can log in, within [`DEADLINE`]. When it is not, or
+//! * It is ready when the user of the tests can log in, within `DEADLINE`. When it is not, or
 //!   ends by itself, the error has the end of its log.
 //!
 //! Promise: [`up`] on a running server changes nothing, and after any crash it leads to a running
