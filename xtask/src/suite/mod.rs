@@ -79,7 +79,7 @@ pub(crate) fn run(run: &Run<'_>, binaries: &[Binary], selection: &Selection) -> 
     if batches.is_empty() {
         bail!("no test has a name with {}", selection.names.join(" or "));
     }
-    if left_out > 0 {
+    if left_out > 0 && selection.names.is_empty() {
         println!(
             "sample {}: {left_out} tests run on another database in other samples; `--all` runs them all",
             selection.sample.unwrap_or_default()
