@@ -47,7 +47,7 @@ pub struct Choice {
     pub version: Option<String>,
 }
 
-/// Where the programs of a server are.
+/// Source of a server's programs.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// On this machine.

@@ -35,7 +35,7 @@ install() { apt-get install -y -q --no-install-recommends "$@"; }
 install "$@" || { apt-get update -q && install "$@"; }
 "#;
 
-/// Makes sure that every program is there, but for the servers that are not `needed`, and returns the servers that have to run in
+/// Makes sure that every program is there, except for the servers that are not `needed`, and returns the servers that have to run in
 /// a container because theirs cannot be had.
 pub fn ensure(layout: &Layout, needed: &[&str]) -> Result<Vec<&'static str>> {
     let is_needed = |program: &Program| program.server.is_none_or(|server| needed.contains(&server));

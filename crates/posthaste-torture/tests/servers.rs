@@ -1,4 +1,4 @@
-//! Where the servers are.
+//! URLs of the shared servers.
 
 use posthaste_testkit::environment;
 use posthaste_torture::plan::Database;

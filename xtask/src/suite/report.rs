@@ -1,4 +1,4 @@
-//! What the programs of the tests have printed: how many tests passed, which failed, and why.
+//! Reads the output of the test programs: how many tests passed, which failed, and why.
 
 use std::path::Path;
 use std::process::ExitStatus;
